@@ -1,8 +1,9 @@
-"""Files of records: `python benchmarks/batch.py [MB]` creates one (1,000 MB by default) and parses it with one and two
-processes.
+"""Benchmark for files of records: `python benchmarks/batch.py [MB]` creates a file (1,000 MB by default) and parses it
+with one process and with two.
 
 It prints the rate and the maximum memory of any process, kills a run in the middle and resumes it, and reports whether
-all runs produced equal results. The replies are prose, Markdown and code, every other one with a call, in all formats.
+all runs produced equal results. The replies are prose, Markdown and code; every other reply contains a call, and all
+formats occur.
 """
 
 import hashlib

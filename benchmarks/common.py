@@ -1,4 +1,4 @@
-"""Shared by the benchmarks of the whole path: requests, upstream events as real servers write them, and tables.
+"""Code shared by the benchmarks of the whole path: requests, upstream events as real servers write them, and tables.
 
 The events are compact JSON and differ between upstreams as on real servers: Chat Completions and completions repeat
 their header fields, Messages names its events, Ollama writes lines, Gemini ends its lines with CR LF and counts tokens
@@ -26,7 +26,7 @@ CLIENTS = {
 UPSTREAMS = ("chat", "messages", "responses", "ollama", "gemini", "completions")
 KINDS = ("text", "arguments")
 FEW, MANY = 2_000, 20_000
-"""Deltas in a reply."""
+"""Numbers of deltas in a short reply and in a long one."""
 GROWTH = 1.1
 """Maximum cost of a delta in a reply of MANY deltas, relative to a delta in a reply of FEW."""
 OPENER = '<tool_call>{"name": "write_file", "arguments": {"path": "a.py", "content": "'
@@ -183,6 +183,6 @@ def taking_turns(rounds: int, *runs: Callable[[], float]) -> list[float]:
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the median."""
+    """Return the median of the values."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]

@@ -5,9 +5,9 @@
 
 Creates a virtual environment in `benchmarks/.compare`, installs the other software there, and keeps it for later runs.
 Software that cannot be installed is listed with the reason. `--plots` draws the figures into a folder, as SVG and PNG,
-next to `figures.json`; `--redraw` draws them again from that file. Needs a quiet machine with Linux, about 2 GB of disk
-space for two of the packages, and half an hour. `--quick` measures once instead of several times. `--only` (repeatable)
-selects parts: readers, flood, paced (100 streams), few (30, with the LiteLLM proxy), most, most_few.
+next to `figures.json`; `--redraw` draws them again from that file. Needs an otherwise idle Linux machine, about 2 GB of
+disk space for two of the packages, and half an hour. `--quick` measures once instead of several times. `--only`
+(repeatable) selects parts: readers, flood, paced (100 streams), few (30, with the LiteLLM proxy), most, most_few.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def python() -> Path:
 
 
 def run(name: str, *arguments: str) -> Any:
-    """Run one of the benchmarks, which prints its tables, and return its results."""
+    """Run one of the benchmarks, letting it print its tables, and return its results."""
     file = ENVIRONMENT / "found.json"
     file.unlink(missing_ok=True)
     command = [str(python()), str(HERE / f"{name}.py"), *arguments, "--json", str(file)]

@@ -1,9 +1,9 @@
 """Measures the exchange and the middleware per delta, in one process and without a network; run by `path.py`.
 
 The exchange is measured from bytes to bytes for each pair of protocols. The cost of the middleware is that of a whole
-ASGI call minus the same call to the bare app. For comparison, `plain` is the straightforward solution in the same run:
-decode the event, feed the parser, encode one JSON string, join. The exchange can be faster than `plain`, because it can
-recognize an event without decoding it.
+ASGI call minus that of the same call to the bare app. For comparison, `plain` is the straightforward solution, measured
+in the same run: decode the event, feed the parser, encode one JSON string, join. The exchange can be faster than
+`plain`, because it can recognize an event without decoding it.
 """
 
 import asyncio
@@ -272,7 +272,7 @@ def middlewares(rounds: int) -> Iterator[Table]:
         both = taking_turns(3 * rounds, *(until_called(client, 50, known=known) for known in (False, True)))
         new, again = (value * 1e3 for value in both)
         rows.append(Row((client, f"{new:.2f}", f"{again:.2f}"), f"{FIRST:g} ms", max(new, again) <= FIRST))
-    yield Table("From a request with 50 tools to the call of the app", ("client", "ms, new tools", "ms, known"), rows)
+    yield Table("From a request with 50 tools until the app is called", ("client", "ms, new tools", "ms, known"), rows)
     rows = []
     for tools, kind, client in itertools.product((2, 50), KINDS, CLIENTS):
         size = (held(client, kind, tools, wrapped=True) - held("chat", kind, tools, wrapped=False)) / 1024

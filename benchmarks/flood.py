@@ -39,7 +39,7 @@ REPLIES = {kind: reply(kind) for kind in ("text", "arguments")}
 
 
 async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer every request with a whole stream."""
+    """Answer every request with a complete stream."""
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -63,7 +63,7 @@ async def ask(port: int, kind: str) -> None:
     while not tail.endswith(_LAST):
         piece = await reader.read(1 << 16)
         if not piece:
-            raise ConnectionError(f"the reply was cut after {tail[-200:]!r}")
+            raise ConnectionError(f"the reply was cut off after {tail[-200:]!r}")
         tail = (tail + piece)[-200:]
     writer.close()
 

@@ -1,8 +1,9 @@
-"""Finds the requests that block all others for longest: `hostile.py [costs] N [SEED [SIZE]]` generates N from seeds.
+"""Finds the requests that block all others for the longest time: `hostile.py [costs] N [SEED [SIZE]]` generates N from
+seeds.
 
 Each is sent through the middleware on an event loop that otherwise only checks the clock every millisecond. For each
 client protocol and kind of request, the table shows the longest time without a check, the number of bytes in that
-request and its reply, and the seed: `hostile.py 1 SEED` runs this request alone. `steps` splits an exchange into the
+request and its reply, and the seed: `hostile.py 1 SEED` runs only that request. `steps` splits an exchange into the
 request, the upstream's status, each piece of its reply, and the end. `costs` prints the cost per KB of each step.
 """
 
@@ -33,7 +34,7 @@ SIZE = 64 * 1024
 of it.
 """
 SHORT = 4096
-"""Steps that read fewer bytes are excluded, because their cost per KB is not meaningful."""
+"""Minimum number of bytes that a step must read to be listed; for fewer bytes, the cost per KB is not meaningful."""
 KINDS = ("schema", "history", "text", "reply")
 STYLES: tuple[dict[str, Any], ...] = (
     {},
@@ -310,7 +311,7 @@ class Block:
 class Watchdog:
     """Repeatedly checks the clock; a late check means that the loop was blocked.
 
-    Time during which other processes had the processor is not counted: only the CPU time of this process counts.
+    Time during which other processes used the processor is not counted: only the CPU time of this process counts.
     """
 
     def __init__(self) -> None:
@@ -359,7 +360,9 @@ def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes,
 async def blocked(
     client: str, seed: int, size: int = SIZE, about: str = "Hostile.", *, quiet: Callable[[], object] = lambda: None
 ) -> Block:
-    """Run the exchange for this seed through the middleware, alone on its loop, and call `quiet` after it."""
+    """Run the exchange for this seed through the middleware, alone on its event loop; `quiet` is called where a server
+    would collect garbage.
+    """
     asked = hostile(seed, size)
     given, app = served(client, asked, about)
     app.gate.collect_if_due = quiet

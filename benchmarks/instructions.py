@@ -4,8 +4,9 @@
 
 The counts do not depend on the machine's load. They are compared as multiples of the smallest useful loop (a search
 that finds nothing), so that another build of Python makes little difference. `instructions.json` contains the multiples
-for each minor version of CPython. A count more than 5 % above the file's is a failure; a count more than 5 % below it
-asks for `--update`, which writes the file. For a version that is not in the file, nothing is compared.
+for each minor version of CPython. A count more than 5 % above the file's is a failure; for a count more than 5 % below
+it, the output suggests `--update`, which writes the file. Nothing is compared for a version that the file does not
+contain.
 """
 
 import argparse

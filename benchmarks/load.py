@@ -1,8 +1,8 @@
 """Paced streams: an upstream that writes at a fixed rate, and the clients that read from it, in one process.
 
 Each delta is a separate event with a timestamp, so that a client can compute the delay. The deltas of all streams are
-spread evenly over time. Everything runs on one event loop and is as small as possible,
-because it shares the machine with the measured process.
+spread evenly over time. This code runs on one event loop and does as little as possible, because it shares the machine
+with the measured process.
 """
 
 import asyncio
@@ -17,9 +17,11 @@ from common import CHAT_END, CLIENTS, delta, opening, request
 PERIOD: Final = 0.04
 """Seconds between two deltas of a stream."""
 SLOTS: Final = 40
-"""Number of parts in a period; all streams in one part are written to at the same time."""
+"""Number of time slots in a period; all streams in one slot are written to at the same time."""
 CLOCK: Final = 0.001
-"""Minimum seconds for a timer in uvloop; shorter timers fire immediately, again and again."""
+"""Minimum duration of a timer in uvloop, in seconds; shorter timers fire immediately, so that a loop of them never
+pauses.
+"""
 PATIENCE: Final = 60.0
 """Maximum seconds for all streams to begin or to end."""
 _STAMP = re.compile(rb"=(\d{18});")
@@ -144,7 +146,7 @@ class _Asking(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         for future in (self.begun, self.over):
             if not future.done():
-                future.set_exception(exc or ConnectionError(f"the reply was cut after {self._tail!r}"))
+                future.set_exception(exc or ConnectionError(f"the reply was cut off after {self._tail!r}"))
                 future.exception()
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,5 @@
-"""Measures the memory of an open stream: `open_streams.py N` opens N slow streams through streamtool and a bare proxy.
+"""Measures the memory of an open stream: `open_streams.py N` opens N slow streams through streamtool and as many
+through a bare proxy.
 
 The figures are the resident memory of the proxy process, sockets included, as an operator sees it. Each stream has
 received 25 deltas and waits for the next one. Linux only.
@@ -29,7 +30,7 @@ def resident(served: Served) -> int:
 
 @contextmanager
 def opened(served: Served, client: str, kind: str, count: int) -> Iterator[None]:
-    """Open `count` streams that have paused after their first deltas, and read these deltas."""
+    """Open `count` streams that pause after their first deltas, and read these deltas."""
     body = request(client, TOOLS, f"{kind}-{DELTAS}-{STOP}")
     head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     with ExitStack() as stack:

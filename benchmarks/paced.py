@@ -61,7 +61,7 @@ FIRST = 200
 SETTLED = 0.5
 """Seconds between opening streams and measuring, in the search."""
 SLICE = 1_000
-"""Maximum µs that a process limited to a quarter of a core may run in every four thousand."""
+"""Maximum time that a process limited to a quarter of a core may run in every 4,000 µs, in µs."""
 WARM = 2.0
 """Seconds between opening streams and measuring, if all streams are opened together."""
 STARTED = 30.0
@@ -77,7 +77,7 @@ _BARE = ("aiohttp", "httpx-aiohttp", "pyreqwest", "httpx")
 
 @frozen
 class Proxied:
-    """A running proxy, or none."""
+    """A running proxy or, for `direct`, the upstream itself."""
 
     port: int
     processes: tuple[int, ...] = ()
@@ -129,7 +129,9 @@ async def proxy(name: str, upstream: int) -> AsyncIterator[Proxied]:
 
 
 def _command(name: str, url: str, port: int, folder: Path) -> list[str] | None:
-    """Return the command for a proxy that opens the port itself, or None."""
+    """Return the command for a proxy that opens the port itself, or None for a proxy in `peers.py`, which is given the
+    socket.
+    """
     ours, _, workers = name.partition("*")
     if ours in ("streamtool", INSPECTED):
         return [
@@ -192,7 +194,7 @@ def _children(process: int) -> list[int]:
 
 @frozen
 class Measured:
-    """Results for one name in one round."""
+    """Results for one proxy in one round."""
 
     cost: float
     """CPU time per delta, in µs."""
@@ -215,7 +217,7 @@ async def measured(
     *,
     ready: Callable[[], Awaitable[object]] | None = None,
 ) -> Measured:
-    """Measure one name. `ready` is awaited when all streams are open, and again before they are closed."""
+    """Measure one proxy. `ready` is awaited when all streams are open, and again before they are closed."""
     peer, _, kind = name.partition("/")
     async with proxy(peer, source) as served, Streams(upstream, served.port, kind or "text", TOOLS) as streams:
         await streams.open(MORE)
@@ -233,7 +235,7 @@ async def measured(
 
 
 async def compared(names: list[str], count: int, seconds: float, rounds: int) -> dict[str, Measured]:
-    """Return the medians for each name."""
+    """Return the medians for each proxy."""
     upstream = Upstream()
     source = await upstream.serve()
     found: dict[str, list[Measured]] = {name: [] for name in names}
@@ -245,7 +247,7 @@ async def compared(names: list[str], count: int, seconds: float, rounds: int) ->
 
 
 async def beside(names: Sequence[str], count: int, seconds: float, rounds: int) -> list[list[Measured]]:
-    """Measure all names of a round simultaneously, and return the results by round."""
+    """Measure all proxies simultaneously in each round, and return the results by round."""
     upstreams = [Upstream() for _ in names]
     sources = [await upstream.serve() for upstream in upstreams]
     found = []
@@ -311,7 +313,7 @@ def table(found: dict[str, Measured], count: int) -> Table:
 
 
 def table_of_beside(names: Sequence[str], found: Sequence[Sequence[Measured]], count: int) -> Table:
-    """Return the table that compares each name with the first one."""
+    """Return the table that compares each proxy with the first one."""
     rows: list[Row] = []
     for name, *runs in zip(names, *found, strict=True):
         ratios = sorted(run.cost / first.cost for run, (first, *_) in zip(runs, found, strict=True))

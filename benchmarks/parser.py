@@ -1,4 +1,4 @@
-"""Measures the parser: `python benchmarks/parser.py [FILE]`, the same as `streamtool bench`."""
+"""Measures the parser: `python benchmarks/parser.py [FILE]`, which is the same as `streamtool bench`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Measures the whole path: exchange, middleware, proxy. Prints tables with each figure and its target.
+"""Measures the whole path: exchange, middleware, proxy. Prints tables of all figures and their targets.
 
     python benchmarks/path.py [--quick]
 

@@ -1,6 +1,6 @@
 """The proxies that streamtool is compared with: `peers.py NAME DESCRIPTOR URL` serves one on that socket.
 
-Each of them, except the pump, is an ASGI app under uvicorn that copies bytes.
+Each proxy, except the pump, is an ASGI app under uvicorn that copies bytes.
 """
 
 import asyncio

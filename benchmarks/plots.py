@@ -23,7 +23,7 @@ PACE = 25
 DELTA = 4
 """Characters per delta."""
 LENGTHS = (1, 4, 16, 64, 256)
-"""KB of arguments."""
+"""Lengths of the arguments, in KB."""
 SIZE = (7.2, 4.2)
 
 mpl.use("svg")

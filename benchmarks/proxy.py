@@ -47,9 +47,11 @@ RATIO = 1.5
 FIRST = 2.0
 """Maximum delay of the first byte, in ms."""
 STOP = "stop"
-"""Used instead of a pace: the reply never ends."""
+"""Value that replaces the pace if the reply never ends."""
 GENERATIONS = 5
-"""How often the processes are restarted, because some remain slower than others for as long as they run."""
+"""Maximum number of times that the processes are restarted, because some remain slower than others for as long as they
+run.
+"""
 TIMEOUT = 60.0
 _STAMP = re.compile(rb"=(\d{18});")
 _LONGEST = 20  # length of a timestamp
@@ -185,7 +187,7 @@ class ProbeResult:
     first: float
     """From the request to the first byte of the body."""
     first_stamp: float
-    """From the request to the first delta with a timestamp; 0 without one."""
+    """From the request to the first delta with a timestamp; 0 if no delta has a timestamp."""
     lags: tuple[float, ...]
     """Delay of each delta with a timestamp."""
 
@@ -203,7 +205,7 @@ class ProbeResult:
                 data = sock.recv(65536)
                 now = time.monotonic_ns()
                 if not data:
-                    raise ConnectionError("the reply was cut")
+                    raise ConnectionError("the reply was cut off")
                 if not first:
                     seen += data
                     assert seen.startswith(b"HTTP/1.1 200"), seen
@@ -253,7 +255,7 @@ def served() -> Iterator[list[Case]]:
 
 
 def proxies(rounds: int) -> Iterator[Table]:
-    """Yield both tables."""
+    """Yield the tables of throughput and of arrival times."""
     found = []
     for _ in range(min(GENERATIONS, rounds)):
         with served() as cases:
@@ -264,7 +266,9 @@ def proxies(rounds: int) -> Iterator[Table]:
 
 
 def fast(cases: list[Case], rounds: int) -> dict[tuple[str, ...], tuple[float, ...]]:
-    """Measure each case at full speed: CPU µs per delta, × bare, wall µs, × bare, growth of CPU."""
+    """Measure each case at full speed. Return the CPU time per delta in µs, its ratio to the bare proxy's, the same two
+    values for wall time, and the growth of the CPU time in long replies.
+    """
     few: dict[Case, list[tuple[float, float]]] = {case: [] for case in cases}
     many: dict[Case, list[tuple[float, float]]] = {case: [] for case in cases}
     for around, case in itertools.product(range(rounds), cases):

@@ -25,7 +25,7 @@ from common import Row, Table
 from stand_ins import stand_ins
 
 LENGTHS = (1, 4, 16, 64, 256)
-"""KB of arguments."""
+"""Lengths of the arguments, in KB."""
 DELTA = 4
 """Characters per delta."""
 ROUNDS = 3
@@ -77,7 +77,7 @@ def streamtool(name: str) -> Feed:
 
 
 def reparsing(parse: Callable[[str], Any]) -> Feed:
-    """Return a feed that parses all text so far at every delta, and compares the result with the previous one."""
+    """Return a feed that parses all text so far at every delta, and compares the result with the previous result."""
     text, known = "", ""
 
     def feed(delta: str) -> str:
@@ -86,7 +86,7 @@ def reparsing(parse: Callable[[str], Any]) -> Feed:
         start = text.find('"arguments": ') + 13
         if start < 13:
             return ""
-        end = text.rfind("}\n")  # they accept nothing after the value
+        end = text.rfind("}\n")  # these parsers accept nothing after the value
         end = len(text) - 1 if end < 0 and text.endswith("}}") else end
         try:
             found = parse(text[start : end if end >= 0 else len(text)])
@@ -186,7 +186,7 @@ def openai_harmony() -> Feed:
 
 @frozen
 class CallReader:
-    """A reader for calls, and how to write a call for it."""
+    """A reader for calls, and the function that writes a call for it."""
 
     package: str
     opened: Callable[[], Feed]

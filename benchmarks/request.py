@@ -1,4 +1,5 @@
-"""Cost of one request: Python calls until the upstream's first byte, and CPU time next to a bare proxy. Linux only.
+"""Cost of one request: Python calls until the first byte is sent to the upstream, and CPU time compared with a bare
+proxy. Linux only.
 
     python benchmarks/request.py [--calls | --cpu] [--list] [--rounds R] [--requests N]
 
@@ -43,7 +44,7 @@ TOOLS: Final = 20
 TURNS: Final = 5
 """Calls with their results, between a system message, a task and a question: 13 messages."""
 MODEL: Final = "text-2-2"
-"""Asks the upstream for a word and two deltas, 2 ms apart (`proxy.upstream`)."""
+"""Model name that requests a word and two deltas, 2 ms apart, from the upstream (`proxy.upstream`)."""
 RATIO: Final = 1.6
 CALLS: Final = 200
 """Maximum number of calls to our own functions in one request."""
@@ -53,7 +54,7 @@ _ROOT: Final = str(Path(__file__).parent.parent)
 _OURS: Final = (f"{_ROOT}/streamtool/", f"{_ROOT}/statemachine/")
 _RESUMABLE: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _RESUME: Final = dis.opmap["RESUME"]
-"""The opcode whose argument is 0 where a function begins. Source: the documentation of `dis`."""
+"""The opcode whose argument is 0 at the beginning of a function. Source: the documentation of `dis`."""
 _ABOUT: Final = "Does something useful with a file, and reports the result in one line of text."
 _SCHEMA: Final = {
     "type": "object",
@@ -113,7 +114,7 @@ class Profiler:
         self._counted = Counted()
 
     def stop(self) -> Counted | None:
-        """Return the calls since `start`; None if counting had already stopped."""
+        """Return the calls since `start`, or None if counting had already stopped."""
         counted, self._counted = self._counted, None
         return counted
 
@@ -257,7 +258,7 @@ def calls(large: Counted, small: Counted) -> Table:
         row("all", large.calls, small.calls),
     ]
     columns = ("calls in files", f"{TOOLS} tools, 13 messages", "1 tool, 1 message")
-    return Table("Calls from the body to the upstream's first byte", columns, rows)
+    return Table("Calls from the body to the first byte sent to the upstream", columns, rows)
 
 
 def listed(counted: Counted) -> None:
@@ -322,7 +323,7 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true", help="measure CPU time only")
     parser.add_argument("--list", action="store_true", help="print which functions were called")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--requests", type=int, default=100, help="requests of each proxy in a round")
+    parser.add_argument("--requests", type=int, default=100, help="number of requests to each proxy in a round")
     given = parser.parse_args()
     missed = 0
     if not given.cpu:

@@ -1,7 +1,7 @@
 """Imports one module of a large package without the package's dependencies: torch, CUDA, models.
 
-A tool call detector in vLLM or SGLang is a file of plain Python. The modules that it uses are listed and really
-imported; all others are empty stand-ins.
+A tool call detector in vLLM or SGLang is a file of plain Python. The modules that it uses are listed by the caller and
+actually imported; all others are empty stand-ins.
 """
 
 import sys

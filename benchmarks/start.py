@@ -1,4 +1,4 @@
-"""Measures startup: `python benchmarks/start.py`. CPU seconds of a new process, including its children.
+"""Measures startup: `python benchmarks/start.py`. Reports the CPU seconds of a new process, including its children.
 
 Each row is the minimum of several runs with compiled modules on disk. For the server, the time until the first request
 is answered is measured; compilation after that is shown separately.
@@ -17,9 +17,9 @@ from common import Row, Table
 
 RUNS = 5
 LATER = 2.0
-"""Maximum seconds until a server has compiled everything."""
+"""Seconds between the first response and the last measurement; by then, a server has compiled everything."""
 READY = 0.8
-"""Maximum seconds until a proxy answers."""
+"""Maximum seconds until a proxy answers its first request."""
 TIMEOUT = 30.0
 ENDED = {
     "import and Parser(tools)": ([sys.executable, "-c", "import streamtool; streamtool.Parser({'f': {}})"], 0.15),
@@ -40,7 +40,7 @@ FIRST = 1.0
 
 
 def spent(command: list[str]) -> float:
-    """Return the CPU seconds of a command that exits by itself."""
+    """Return the CPU seconds of a command that exits on its own."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     line = b'@ping {"n": 1}\n'
     subprocess.run(command, input=line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
@@ -63,8 +63,8 @@ def first_delta() -> float:
 
 
 def served(server: str) -> tuple[float, float, float]:
-    """Return the seconds until a proxy gives its first answer, its CPU seconds at that time, and its CPU seconds when
-    everything has been compiled.
+    """Return the seconds until a proxy answers its first request, its CPU seconds at that time, and its CPU seconds
+    when everything has been compiled.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -1,7 +1,7 @@
 """The workloads of `streamtool bench` under pytest-benchmark: `pytest benchmarks`, to compare two revisions.
 
-They only measure. `tests/statemachine/test_parser_scaling.py` tests that the cost per character does not grow with the
-length.
+These benchmarks only measure; `tests/statemachine/test_parser_scaling.py` verifies that the cost per character does not
+grow with the length.
 """
 
 import pytest

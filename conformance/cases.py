@@ -1,9 +1,9 @@
-r"""The conformance cases: model text and its expected outcome. Read from Markdown, one file per format.
+r"""The conformance cases: model text and its expected outcome. They are read from Markdown files, one per format.
 
-A file begins with an introduction to the format. Each `##` heading is a case: prose that explains it, and blocks
-between lines of tildes.
+A file begins with an introduction to the format. Each `##` heading begins a case, which consists of prose that explains
+it and blocks between lines of tildes.
 
-`~~~~ settings` (optional): `key: value` lines. `tools` (JSON: schemas by name, a list of names, or null; instead of
+`~~~~ settings` (optional): `key: value` lines. `tools` (JSON: schemas by name, a list of names, or null; replaces
 `TOOLS`), `formats` (names), `prefix` (a JSON string), `reason`, `unknown`, `in_fences`, `calls_in_reasoning`, `limits`
 (JSON).
 
@@ -15,8 +15,8 @@ escaped`: like `text`, with `\r`, `\n`, `\t`, `\\` and `\uXXXX` decoded.
     text "…"  reasoning "…"  discard malformed "…"       JSON strings
     unchanged                                            all of the model's text, as text
     call NAME {…}                                        the argument text, verbatim
-        id ID · incomplete · repairs A, B · format F     indented, each on its own line, unless it is the default
-        arguments "…"                                    replaces the end of the first line: a JSON string
+        id ID · incomplete · repairs A, B · format F     indented, one per line; omitted if they are the default
+        arguments "…"                                    a JSON string, in place of the text after NAME
 
 Everywhere, `«text × N»` means the text repeated N times.
 """
@@ -30,7 +30,7 @@ from typing import Any
 from attrs import field, frozen
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "formats"
-"""Folder that contains the files."""
+"""Folder that contains the case files."""
 
 Json = Any
 STRING = {"type": "string"}
@@ -66,7 +66,7 @@ BLOCKS = ("settings", "text", "text escaped", "events")
 
 @frozen
 class Case:
-    """A conformance case, in plain values."""
+    """A conformance case as plain values."""
 
     format: str
     title: str
@@ -78,11 +78,11 @@ class Case:
     reason: str | None = None
     options: dict[str, Json] = field(factory=dict)
     note: str = ""
-    """The prose below its heading."""
+    """Prose below the case's heading."""
 
     @property
     def id(self) -> str:
-        """Format, line and title."""
+        """Identifier that consists of the format, line and title."""
         return f"{self.format}:{self.line} {self.title}"
 
 
@@ -92,7 +92,7 @@ def all_cases(place: Path) -> list[Case]:
 
 
 def read_cases(form: str, written: str) -> Iterator[Case]:
-    """Yield the cases in one file. Raises ValueError, which names the line."""
+    """Yield the cases in one file. Raises ValueError if the file is invalid."""
     title, line, opened, info = "", 0, "", ""
     lines: list[str] = []
     prose: list[str] = []
@@ -150,7 +150,7 @@ def unescaped(text: str) -> str:
 
 
 def read_settings(block: str) -> dict[str, Json]:
-    """Return the settings of a case, as keyword arguments of `Case`. Raises ValueError."""
+    """Return the settings of a case, as keyword arguments of `Case`. Raises ValueError if a line is invalid."""
     found: dict[str, Json] = {}
     options: dict[str, Json] = {}
     for line in block.splitlines():
@@ -174,7 +174,7 @@ def read_settings(block: str) -> dict[str, Json]:
 
 
 def read_events(lines: Iterable[str], form: str, text: str) -> list[dict[str, Json]]:
-    """Return the expected outcome. Raises ValueError."""
+    """Return the expected outcome. Raises ValueError if a line is invalid."""
     found: list[dict[str, Json]] = []
     for line in lines:
         word, _, rest = line.strip().partition(" ")
@@ -210,7 +210,7 @@ def read_events(lines: Iterable[str], form: str, text: str) -> list[dict[str, Js
 
 
 def call_property(word: str, rest: str, line: str) -> dict[str, Json]:
-    """Return the property in an indented line below a call. Raises ValueError."""
+    """Return the property in an indented line below a call. Raises ValueError if the line is invalid."""
     match word:
         case "id" | "format":
             return {word: rest}

@@ -1,7 +1,7 @@
 """`python -m conformance.export`: prints the table of formats and the conformance cases for use by other programs.
 
 Prints one JSON object: `formats` (the rows; each body has its `kind`), `opt_in` (names), `reasoning` (the reasoning
-spans that belong to no format), `markers` (the meanings of the pattern pieces in markers) and `cases` (`id`, `format`,
+spans that belong to no format), `markers` (the meanings of the placeholders in markers) and `cases` (`id`, `format`,
 `title`, `text`, `tools`, `reason`, `options`, `events`). `statemachine/formats/format.py` documents the fields of a
 row.
 """
@@ -29,11 +29,11 @@ MARKERS = {
     "{key}": "in the closer of a value: the key that opened it",
     "{tool}": "the name of an offered tool",
 }
-"""Meaning of each pattern piece in markers."""
+"""Meaning of each placeholder in markers."""
 
 
 def document() -> dict[str, Any]:
-    """Return the whole document."""
+    """Return the complete JSON document."""
     return {
         "formats": [row(form) for form in FORMATS.values()],
         "opt_in": sorted(OPT_IN),
@@ -65,7 +65,7 @@ def case(found: cases.Case) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value from the table to JSON types; a body gets its kind."""
+    """Convert a value from the table to JSON types, and add the `kind` of each body."""
     if attrs.has(type(value)):
         kind = {"kind": type(value).__name__.removesuffix("Body").lower()} if isinstance(value, Body) else {}
         return kind | {field.name: plain(getattr(value, field.name)) for field in attrs.fields(type(value))}

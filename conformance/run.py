@@ -1,11 +1,11 @@
-"""Runs the conformance cases with any parser for tool calls in text. Needs only the standard library.
+"""Runs the conformance cases through any parser for tool calls in text. Needs only the standard library.
 
     python -m conformance.export > formats.json
     python conformance/run.py formats.json module:function
 
-`function(pieces, tools, options)` gets the model's text in pieces (a list of strings), the tools (the JSON Schemas of
-their parameters by name; a list of names; or None: any name is a tool) and the options of the case (a dict, usually
-empty). It returns the outcome:
+`function(pieces, tools, options)` receives the model's text in pieces (a list of strings), the tools (the JSON Schemas
+of their parameters by name; a list of names; or None, which accepts any name) and the options of the case (a dict,
+usually empty). It returns the outcome:
 
     {"text": "…", "reasoning": "…", "calls": [{"name": "…", "arguments": "…", "complete": True}, …]}
 
@@ -24,13 +24,13 @@ SIZES = (0, 1, 2, 3, 5, 7)
 
 
 def main(argv=None):
-    """Run a command line and return its exit code."""
+    """Run the command and return its exit code."""
     options = argparse.ArgumentParser(prog="run.py", description="Run the conformance cases through a parser.")
-    options.add_argument("file", help="output of `python -m conformance.export`")
-    options.add_argument("parser", metavar="module:function", help="the parser")
-    options.add_argument("--format", action="append", help="only the cases of this format (repeatable)")
-    options.add_argument("--sizes", default=",".join(map(str, SIZES)), help="sizes of the pieces; 0 is the whole text")
-    options.add_argument("--quiet", action="store_true", help="print only a line for each format")
+    options.add_argument("file", help="file with the output of `python -m conformance.export`")
+    options.add_argument("parser", metavar="module:function", help="function that runs the parser")
+    options.add_argument("--format", action="append", help="run only the cases of this format (repeatable)")
+    options.add_argument("--sizes", default=",".join(map(str, SIZES)), help="piece sizes; 0 means the whole text")
+    options.add_argument("--quiet", action="store_true", help="print only the line for each format")
     given = options.parse_args(argv)
     with open(given.file, encoding="utf-8") as file:
         cases = json.load(file)["cases"]
@@ -45,7 +45,7 @@ def main(argv=None):
 
 
 def run(case, parse, sizes):
-    """Describe the error in the parser's answer to a case. Return an empty string if the answer is correct."""
+    """Describe the first error in the parser's outcome for a case. Return an empty string if the outcome is correct."""
     expected = outcome(case["events"])
     for size in sizes:
         text = case["text"]
@@ -71,7 +71,7 @@ def outcome(events):
 
 
 def answer(found):
-    """Return a parser's answer in comparable form."""
+    """Return a parser's outcome in comparable form."""
     return {
         "text": found.get("text") or "",
         "reasoning": found.get("reasoning") or "",

@@ -4,15 +4,15 @@ ENGINE is a module in `conformance.runners` (vllm, sglang, mlx, llama_cpp, harmo
 
     calls, text     replies in the format (`statemachine.write`): the share in which every call is correct, and the
                     share whose text is correct apart from whitespace; in deltas of four characters
-    splits          the share of these replies with equal results for all splits (1, 2, 3, 5, 7, 16 characters)
+    splits          the share of these replies with the same result for all splits (1, 2, 3, 5, 7, 16 characters)
     habits          the share of the format's conformance cases in which every call is correct: observed output of
                     models, mistakes included
     first           deltas from the beginning of the arguments of a 500-character call until the first argument
-                    character is known; null: not before the end
+                    character is known; null if it is known only at the end
     micros          µs per delta in a 4 KB call, the minimum of three runs
 
 The results are added to the file, so that engines in several environments can share it. streamtool is measured with the
-formats of all other engines, so it must be last.
+formats of all other engines, so it must be listed last.
 """
 
 import argparse
@@ -36,7 +36,7 @@ SIZES = (1, 2, 3, 5, 7, 16)
 DELTA = 4
 LINE = "The parser reads each delta once, as it comes, and says what it knows.\n"
 SAID = {"harmony": "<|start|>assistant<|channel|>commentary<|message|>{}<|end|>"}
-"""How the text before a call is written, in formats that mark it up."""
+"""Template for the text before a call, for formats that mark this text up."""
 SCHEMA = {"write_file": TOOLS["write_file"]}
 
 
@@ -58,12 +58,12 @@ def replies(form: str) -> Iterator[tuple[str, str, list[Call]]]:
         spoken = SAID.get(form, "{}").format(said) if said else ""
         try:
             yield spoken + write(calls, form), said, calls
-        except ValueError:  # the format cannot write this
+        except ValueError:  # the format cannot represent these arguments
             continue
 
 
 def cut(text: str, size: int) -> list[str]:
-    """Split a text into pieces."""
+    """Split the text into pieces of this size."""
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
@@ -88,7 +88,7 @@ def measured(module: Any, name: str, form: str) -> dict[str, Any]:
         right += first is not None and first[1] == wanted
         said += first is not None and first[0].split() == visible.split()
         same += first is not None and all(other == first for other in found)
-    plain = {"formats"} if form in OPT_IN else set()  # a case in such a format must turn it on
+    plain = {"formats"} if form in OPT_IN else set()  # a case in an opt-in format has to enable that format
     habits = [
         case
         for case in all_cases(FOLDER)
@@ -129,7 +129,9 @@ def timed(module: Any, name: str, form: str) -> tuple[int | None, float | None]:
 
 
 def once(module: Any, name: str, text: str, pieces: list[str]) -> float:
-    """Return the seconds for one call, by the module's own clock if its parser runs in another process."""
+    """Return the seconds that one call takes, measured by the module's own clock if its parser runs in another
+    process.
+    """
     clock = vars(module).get("clock", time.process_time)
     run = module.Run(name, SCHEMA, text)
     began: float = clock()

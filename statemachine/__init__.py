@@ -1,4 +1,4 @@
-"""Incremental parser and writer for tool calls in model text. No I/O, no protocol, no vendor.
+"""Incremental parser and writer for tool calls in model text. Does no I/O, and depends on no protocol or vendor.
 
     parser = Parser({"get_weather": {"type": "object", "properties": {"city": {"type": "string"}}}})
     for piece in pieces:
@@ -6,7 +6,8 @@
             ...
     events = parser.close()
 
-`STREAMTOOL` lets `streamtool` verify that it imported this package: another distribution has the same import name.
+`STREAMTOOL` lets `streamtool` verify that it imported this package and not another distribution with the same import
+name.
 """
 
 from typing import NoReturn
@@ -49,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Explain the import-name collision to a program that expects python-statemachine.
+    """Raise an error that explains the import-name collision to a program that expects python-statemachine.
 
     Names that begin with a capital letter raise ImportError, because `from statemachine import StateMachine` would
     replace an AttributeError with an ImportError that carries no explanation. Other names raise AttributeError, on

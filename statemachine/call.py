@@ -1,4 +1,4 @@
-"""A tool call: parsed from text, or to be written as text."""
+"""A tool call that was parsed from text or is to be written as text."""
 
 from attrs import field, frozen
 
@@ -14,4 +14,4 @@ class Call:
     complete: bool = True
     """False if the text ended or became unreadable inside the arguments."""
     repairs: tuple[str, ...] = field(default=(), eq=False)
-    """Names of the repairs made. Ignored in comparisons: they describe how the call was read, not which call it is."""
+    """Names of the repairs made. Ignored in comparisons: they describe how the call was read, not its content."""

@@ -25,7 +25,8 @@ BROKEN_LINE = Run(r"[^\r\n]*+")
 
 
 def find_closer(machine: Machine, pending: list[str]) -> Generator[None, None, tuple[int, str]]:
-    """Find the next closer. Return the length of the whitespace before it plus the closer itself, and the closer.
+    """Find the next closer. Return the combined length of the closer and the whitespace before it, and the closer
+    itself.
 
     Return (0, "") if no closer follows. At the end of the reply, an incomplete closer counts as the last one in
     `pending`.
@@ -73,8 +74,8 @@ def follower_end(machine: Machine, offset: int, *, own: bool = False) -> Generat
     The end is relative to the current position; it is −1 if no such marker begins there. With `own`, the call's own
     closer counts too.
     """
-    # A value may contain any text, including text that looks like its closer. So a quote, a brace or a closer ends a
-    # value only if the text after it could not be a continuation of the content:
+    # A value may contain any text, including text that looks like its closer. A quote, a brace or a closer therefore
+    # ends a value only if the text after it could not continue the content:
     #
     #     after   = blanks, ( end | label | opener | closer ) ;
     #     blanks  = up to MAX_BLANKS characters of whitespace ;
@@ -85,7 +86,7 @@ def follower_end(machine: Machine, offset: int, *, own: bool = False) -> Generat
     #               or, with `own`, of this call ;
     #
     # Bare objects and lists (`TextFinding`) are not openers here: content contains them just as often. Any other closer
-    # is content. If the text ends inside `blanks` or a marker, the answer is not known yet, so the function waits. At
+    # is content. If the text ends inside `blanks` or a marker, the result is not known yet, so the function waits. At
     # the end of the reply, an incomplete marker counts as complete, except `{`, `[` and a backtick, which are more
     # often content.
     reader, tables, form = machine.reader, machine.tables, machine.candidate.format
@@ -149,11 +150,11 @@ def has_closer(candidate: Candidate) -> bool:
 
 
 def read_empty_block(machine: Machine, closes: tuple[str, ...]) -> Generator[None, None, bool]:
-    """Read a block that is closed immediately after it is opened, as markup. Return False if its lines contain anything
+    """Read as markup a block that is closed immediately after it is opened. Return False if its lines contain anything
     else.
     """
     reader, candidate = machine.reader, machine.candidate
-    # Prose may mention an empty pair of tags. Only a pair that is alone on its lines was written as markup.
+    # Prose may mention an empty pair of tags. Only a pair that is alone on its lines is taken to be markup.
     if not closes or not machine.text_state.opens_line or candidate.in_fence:
         return False
     markers = closers_of(closes)

@@ -4,7 +4,7 @@ Each call produces a `CallStart`, any number of `ArgumentsDelta`s and a `CallEnd
 `index` counts them from 0. `TextDelta`, `ReasoningDelta` and `Discarded` occur outside calls; the discarded remainder
 of a broken call follows its `CallEnd`. The tables in `states.py` define which events may be emitted in which state.
 
-Events are mutable, slotted and created in large numbers: treat them as values and never change one. For the most
+Events are mutable, slotted and created in large numbers: treat them as values and never modify them. For the most
 frequent events, `Parser.feed` bypasses `__init__` and sets the fields directly.
 """
 

@@ -1,4 +1,4 @@
-"""Public parser: model text in, events out. Each event is returned by the `feed` that completes it.
+"""Public parser: model text in, events out. Each event is returned by the call to `feed` that completes it.
 
 A `Parser` connects the components and runs them. The grammar (`grammar/`) reads from a `Reader` and records open
 constructs in `Frames`; the `Machine` holds both. `feed` enters the grammar only where a decision is needed. Between
@@ -41,9 +41,9 @@ class Parser:
 
     Args:
         tools: a mapping from tool names to the JSON Schemas of their parameters; or an iterable of names, functions,
-            and tools as clients send them (see `tools_of`). None: any name is a tool. Empty (`{}`, `[]`): nothing is a
-            call.
-        formats: names from `formats.FORMATS` and `Format` objects; None: all formats that are enabled by default.
+            and tools as clients send them (see `tools_of`). If it is None, any name is a tool; if it is empty (`{}`,
+            `[]`), nothing is a call.
+        formats: names from `formats.FORMATS` and `Format` objects, or None for all formats that are enabled by default.
         prefix: text that the reply already contains when the model starts; it is read, but not emitted.
         unknown: how to treat a call to a tool that is not offered, "text" or "discard".
         malformed: how to treat text that begins with a call's marker but cannot be read as a call: "text" or "discard",
@@ -51,7 +51,7 @@ class Parser:
         in_fences: "calls" to look for calls anywhere in code fences; "text" to look only at the beginning of a fence.
         calls_in_reasoning: whether to look for calls inside reasoning.
         limits: maximum lengths, in characters, and maximum nesting depth.
-        ledger: whether to record what every character was (see the property `ledger`); slower.
+        ledger: whether to record how every character was classified (see the property `ledger`), which is slower.
 
     Raises:
         ValueError: a format or an option's value is unknown.
@@ -105,11 +105,11 @@ class Parser:
             reader.disarm()
 
     def feed(self, text: str) -> list[Event]:
-        """Return the events for this piece of the reply; [] if the whole piece has to wait. Never raises because of
+        """Return the events for this piece of the reply, or [] if the whole piece has to wait. Never raises because of
         model text.
         """
-        # Most pieces lie inside a long stretch of text or inside a string. So there are three levels, and each is
-        # entered only if the level before it cannot decide:
+        # Most pieces are inside a long stretch of text or inside a string. There are therefore three levels, and each
+        # is entered only if the level before it cannot decide:
         #
         #     1. `scan` finds nothing in the piece: all of it flows unchanged. One search, one event.
         #     2. `run.fullmatch` accepts the piece: still no grammar, but the piece may need conversion, its end may
@@ -170,7 +170,7 @@ class Parser:
             event.text = text
             return [event]
         room = reader.remaining - len(text)
-        # A level 1 piece may be too long, but it has not been converted yet, so the grammar can take the part that
+        # A piece at level 1 may be too long, but it has not been converted yet, so the grammar can take the part that
         # fits. A decoded piece (no `scan`) cannot be decoded twice: it is emitted, and the next piece reaches the limit
         # above.
         if room < 0 and scan is not None:
@@ -224,8 +224,8 @@ class Parser:
 
     @property
     def waits_for(self) -> str:
-        """Human-readable reason why text is buffered; "" if nothing is buffered. For debugging: the wording may
-        change.
+        """Human-readable reason why text is buffered, or "" if nothing is buffered. It is meant for debugging, and its
+        wording may change.
         """
         return waits_for(self._machine)
 

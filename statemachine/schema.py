@@ -1,4 +1,4 @@
-"""Bounded walk over JSON Schema: references are followed, `allOf` is merged, and each subschema is read once.
+"""Bounded traversal of a JSON Schema: references are followed, `allOf` is merged, and each subschema is read once.
 
 A schema comes from the caller and is not trusted: it may refer to itself, be nested without end, or refer to the same
 subschema a million times. A `SchemaWalker` belongs to one schema and caches what it has read. The depth and the number
@@ -86,8 +86,8 @@ class SchemaWalker:
     # ---- the subschemas themselves
 
     def resolve(self, schema: object) -> Mapping[str, Any]:
-        """Follow a chain of references and return the target, overlaid with the keywords next to the references; {} if
-        the schema is not an object.
+        """Follow a chain of references and return the target, overlaid with the keywords next to the references. Return
+        {} if the schema is not an object.
         """
         if not isinstance(schema, Mapping):
             return _NOTHING
@@ -207,7 +207,7 @@ class SchemaWalker:
 
     def part(self, schema: object, key: str | None) -> object:
         """Return the subschema for the member `key` of an object or, without a key, for the items of an array. Return
-        None if nothing describes it.
+        None if the schema does not contain one.
         """
         return self._part(schema, key, MAX_DEPTH, iter(range(MAX_PARTS)))
 
@@ -226,8 +226,8 @@ class SchemaWalker:
         return {"allOf": found} if len(found) > 1 else found[0] if found else None
 
     def _alternatives(self, ways: list[Any], key: str | None, depth: int, left: Iterator[int]) -> list[object]:
-        """Return the subschema found in each alternative; [] if an alternative that may apply has none, since it allows
-        everything.
+        """Return the subschema found in each alternative, or [] if an alternative that may apply has none, since it
+        allows everything.
         """
         kind = "array" if key is None else "object"
         parts: list[object] = []
@@ -249,7 +249,7 @@ def properties(schema: object) -> Mapping[str, Any]:
 
 
 def only_string_parameter(schema: object) -> str | None:
-    """Return the name of a tool's only parameter if that parameter is a string; otherwise None."""
+    """Return the name of a tool's only parameter, or None unless there is exactly one parameter and it is a string."""
     declared = properties(schema)
     if len(declared) == 1:
         [name] = declared
@@ -269,7 +269,7 @@ def types(schema: object, key: str) -> frozenset[str]:
 class Node:
     """Subschema that describes one value.
 
-    `types` are the JSON types that the value may have, `optional` is whether the value may be omitted, and `deep` is
+    `types` are the JSON types that the value may have, `optional` states whether the value may be omitted, and `deep`
     whether the schema describes members or items.
     """
 
@@ -287,7 +287,7 @@ class Node:
         self.deep = isinstance(schema, Mapping) and any(word in schema for word in DESCRIBING_KEYWORDS)
 
     def member(self, key: str) -> "Node | None":
-        """Return the node of an object member; None if the schema does not describe it."""
+        """Return the node of an object member, or None if the schema does not describe it."""
         if key in self._members:
             return self._members[key]
         found = self._walker.part(self._schema, key)
@@ -299,7 +299,7 @@ class Node:
         return node
 
     def items(self) -> "Node | None":
-        """Return the node of an array's items; None if the schema does not describe them."""
+        """Return the node of an array's items, or None if the schema does not describe them."""
         if self._items is None:
             found = self._walker.part(self._schema, None)
             self._items = (None if found is None else Node(found, self._walker),)
@@ -307,7 +307,7 @@ class Node:
 
 
 def described_node(schema: object) -> Node | None:
-    """Return the node of a tool's arguments object; None if the schema describes no arguments."""
+    """Return the node of a tool's arguments object, or None if the schema describes no arguments."""
     if not isinstance(schema, Mapping) or not any(schema.get(word) for word in DESCRIBING_KEYWORDS[1:]):
         return None
     return arguments_node(schema)
@@ -319,7 +319,7 @@ def arguments_node(schema: object) -> Node:
 
 
 def _member(schema: Mapping[str, Any], key: str) -> object:
-    """Return the subschema for a member that this schema itself contains, if any."""
+    """Return the subschema that this schema itself contains for a member, if any."""
     declared = properties(schema)
     if key in declared:
         return declared[key]
@@ -328,7 +328,7 @@ def _member(schema: Mapping[str, Any], key: str) -> object:
 
 
 def _items(schema: Mapping[str, Any]) -> object:
-    """Return the subschema for all items that this schema itself contains, if any."""
+    """Return the subschema that this schema itself contains for all items, if any."""
     found = schema.get("items")
     return found if isinstance(found, Mapping) and "prefixItems" not in schema else None
 

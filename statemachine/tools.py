@@ -34,8 +34,8 @@ JSON_TYPES: Mapping[object, str] = {
 
 
 def tools_of(tools: Tools) -> Mapping[str, Any] | None:
-    """Return the JSON Schema of each tool's parameters, by tool name. None is returned unchanged: every name is then a
-    tool.
+    """Return the JSON Schema of each tool's parameters, by tool name. None is returned unchanged; it means that every
+    name is a tool.
 
     Args:
         tools: a mapping from names to schemas, returned unchanged; or an iterable whose items are names, functions,
@@ -109,7 +109,7 @@ def schema_of_function(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def schema_of_hint(hint: object) -> dict[str, Any]:
-    """Return the JSON Schema of a plain type; {} for any other type."""
+    """Return the JSON Schema of a plain type, or {} for any other type."""
     if hint is None:
         return {}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -151,7 +151,7 @@ class Toolset:
         return self._schemas is not None and name in self._schemas
 
     def schema(self, name: str | None) -> object:
-        """Return the JSON Schema of a tool's parameters; None if the tool has none."""
+        """Return the JSON Schema of a tool's parameters, or None if the tool has none."""
         return None if self._schemas is None or name is None else self._schemas.get(name)
 
     def resolve(self, name: str) -> str | None:

@@ -3,11 +3,11 @@ agent.
 
     from streamtool import Parser, ToolMiddleware
 
-Each public name is loaded from its home module on first use, so a program that only parses does not load the HTTP code.
-`docs/design.md` has a diagram of the layers, from the parser (`statemachine`) up to the command line.
+Each public name is loaded from its home module on first use, so a program that uses only the parser does not load the
+HTTP code. `docs/design.md` has a diagram of the layers, from the parser (`statemachine`) up to the command line.
 
 The parser's import name, `statemachine`, is also used by the distribution python-statemachine. If both were installed,
-they would share one folder, so the import fails with an explanation if it finds the other one.
+they would share one folder, so the import fails with an explanation if it finds the other package.
 """
 
 from importlib import import_module

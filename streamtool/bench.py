@@ -1,12 +1,12 @@
-"""Benchmark of the parser: µs per delta, also expressed in units of the smallest useful loop, because machines differ.
+"""Benchmark of the parser, in µs per delta and, because machines differ, in units of the smallest useful loop.
 
-    u         the cost per delta of one method call with one compiled character-class search that finds nothing
+    u         the cost per delta of one method call that makes one compiled character-class search without a match
     delta     a piece of four characters, as a model emits them
     MB/s      speed with one large delta: the whole text in one `feed`
-    growth    cost per delta in a text of 1 MB divided by the cost in a text of 1 KB; interleaved runs, ratio of minima
+    growth    the cost per delta at 1 MB of text divided by the cost at 1 KB (the minima of interleaved runs)
 
 Every figure is the minimum of several runs in the same process. `bound` is the cost of the minimum set of operations
-that a workload requires, measured in the same run: a target below it cannot be reached in Python.
+that a workload requires, measured in the same run; no parser in Python can be faster.
 """
 
 import json
@@ -26,7 +26,7 @@ from statemachine.formats import DEFAULT, Envelope, Expression, Parameters
 DELTA = 4
 RUNS = 9
 new = object.__new__
-"""Creates an event, as `Parser.feed` does."""
+"""Creates an event without calling its constructor, as `Parser.feed` does."""
 TOOLS: Mapping[str, Any] = {
     f"tool_{number}": {
         "type": "object",
@@ -88,7 +88,7 @@ ANSWER = {"title": "Report", "items": [{"label": "first", "values": [1, 2.5, 3],
 
 @frozen
 class Workload:
-    """Text as a model writes it. `before` and `after` surround the part that is measured."""
+    """Text of one kind, as a model writes it. `before` and `after` surround the part that is measured."""
 
     name: str
     text: str
@@ -101,7 +101,7 @@ class Workload:
     bound: Callable[[list[str]], None] | None = None
     """Runs the minimum set of operations that the workload requires."""
     formats: tuple[str, ...] | None = None
-    """Formats to listen for; None means the default formats."""
+    """Formats to listen for, or None for the default formats."""
 
 
 def repeat(text: str, length: int) -> str:
@@ -189,7 +189,9 @@ def growth(work: Workload, unit_text: str) -> float:
 
 
 def string_bound(deltas: list[str]) -> None:
-    """Run the minimum for arguments inside a JSON string: per delta, two scans, at most one decoding and one event."""
+    """Do the minimum work for arguments inside a JSON string: per delta, two scans, at most one decoding and one
+    event.
+    """
     outer = re.compile(r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+(\\\Z)?').match
     decode = json.JSONDecoder().parse_string  # type: ignore[attr-defined]  # the stubs lack the attribute
     rest = ""
@@ -217,7 +219,7 @@ def quote_bound(deltas: list[str]) -> None:
 
 
 def text_bound(deltas: list[str]) -> None:
-    """Run the minimum for text: per delta, one scan and one event."""
+    """Do the minimum work for text: one scan and one event per delta."""
     scan = re.compile(r"[<{\[@`\n]").search
     for delta in deltas:
         scan(delta)
@@ -283,7 +285,7 @@ def memory() -> tuple[int, int]:
 
 
 def bound_of(work: Workload) -> float | None:
-    """Return the time per delta of a workload's minimum, in seconds; None if it has no minimum."""
+    """Return the time per delta of a workload's minimum work, in seconds, or None if no minimum is defined."""
     if work.bound is None:
         return None
     deltas = pieces(work.text)

@@ -1,12 +1,12 @@
-"""Exchanges around an ASGI app: `ToolMiddleware(app)` adds tool calling to an app that only serves text.
+"""Exchanges around an ASGI app: `ToolMiddleware(app)` adds tool calling to an app that only replies with text.
 
 The body of a request to one of our paths is read completely, within limits, and passed to an `Exchange`. The app is
 called with the rewritten body. Each message from the app passes through the exchange, which sends one message to the
 client (`served_exchange`). When the client disconnects, the app is cancelled immediately (`client_connection`).
 
-A large body is read in a worker thread, which also creates the first request to the app. Everything else (other paths,
-other websockets, lifespan, requests with neither tools nor tool history) reaches the app unchanged, with its own
-`receive` and `send`. The module uses anyio, so it runs under asyncio servers and under trio.
+A large body is read in a worker thread, which also creates the first request to the app. All other calls (other paths,
+other websockets, lifespan, requests with neither tools nor tool history) reach the app unchanged, with the server's own
+`receive` and `send`. The module uses anyio, so it runs under asyncio and trio.
 """
 
 import time
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from streamtool.inspector.app import Inspector
 
 UPSTREAM_KEY = "streamtool.upstream"
-"""Key in the ASGI scope for the name of the upstream chosen by the settings. Read by the app."""
+"""The ASGI scope key for the name of the upstream that the settings choose; the app reads it."""
 
 
 class ToolMiddleware:
@@ -66,7 +66,8 @@ class ToolMiddleware:
 
     `options` are fields of `Settings` (`mode="native"`) and take precedence over `settings`. `on_exchange` is called
     with the `Record` of each exchange after it has ended. `templates` contains the models' chat templates; by default,
-    they are read from the files named in the settings. Raises SettingsError for contradictory or unavailable settings.
+    they are read from the files named in the settings. Raises SettingsError if settings are contradictory or
+    unavailable.
     """
 
     def __init__(
@@ -103,10 +104,10 @@ class ToolMiddleware:
         self.inspector = _inspector(self)
 
     async def drain(self, seconds: float) -> None:
-        """Reject new requests (503), give open requests this many seconds to finish, then end them with an error.
+        """Reject new requests (503), give open requests this many seconds to finish, and then end them with an error.
 
-        Returns when all requests have ended. Call it before the server stops. Requests to our paths that pass through
-        to the app unchanged are also included.
+        Returns when all requests have ended. Call it before the server stops. It includes requests to our paths that
+        pass through to the app unchanged.
         """
         await self.gate.drain(seconds)
 
@@ -192,7 +193,7 @@ class ToolMiddleware:
     def _begin(
         self, wire: ClientProtocol, body: bytes, scope: Scope, memory: ClientStoreView, *, ready: bool
     ) -> Exchange:
-        """Begin an exchange. `ready` (in a worker thread) means that its first request is also created. Raises
+        """Begin an exchange. If `ready` is true (in a worker thread), create its first request as well. Raises
         StreamtoolError.
         """
         exchange = Exchange(
@@ -217,7 +218,7 @@ class ToolMiddleware:
         entry: Entry = scope[ENTRY]
         if not self.settings.store.size:
             raise RequestError(
-                "This server does not store responses (store.size): leave `background` out.", param="background"
+                "This server does not store responses (store.size): omit `background`.", param="background"
             )
         with self.background.making(exchange, memory, self.settings.store.lease) as made:
             run = ServedExchange(self, exchange, scope, never_disconnects, made.put, large=large)
@@ -269,7 +270,7 @@ class ToolMiddleware:
         return None
 
     async def _pass(self, exchange: Exchange, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass a request that needs no tool support to the app unchanged. The app answers the client itself."""
+        """Pass a request that requires no tool support to the app unchanged. The app answers the client itself."""
         request = exchange.request()
         inner = self.inner_scope(scope, request)
         if request.body is body:
@@ -288,7 +289,7 @@ class ToolMiddleware:
 
 
 def _inspector(tools: ToolMiddleware) -> "Inspector | None":
-    """Return the inspector if the settings enable it, otherwise None."""
+    """Return the inspector, or None if the settings do not enable it."""
     ring = tools.observers.ring
     if ring is None:
         return None

@@ -56,9 +56,9 @@ HEALTH = "/healthz"
 READY = "/readyz"
 METRICS = "/metrics"
 COMPLETIONS = "/v1/completions"
-"""The path for text completion. Requests to it have no tools and are only routed."""
+"""The path for text completion. Requests to it contain no tools and are only routed."""
 _COMPLETING = ("chat", "completions", "ollama")
-"""Upstream protocols whose servers also serve this path."""
+"""The protocols of upstreams that serve this path as well."""
 _VERB = ":"
 """Separates the model from the method in Gemini API paths."""
 
@@ -141,7 +141,7 @@ class Proxy:
             circuit.report()
 
     def when_quiet(self, call: Callable[[], object]) -> None:
-        """Call `call` each time the last open request has ended."""
+        """Have `call` called each time the last open request has ended."""
         self._tools.gate.on_idle = call
 
     async def aclose(self) -> None:
@@ -178,7 +178,7 @@ class Proxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve while the block runs, then close everything that was opened. Raises StreamtoolError."""
+        """Serve while the block runs, and close all connections and the store afterwards. Raises StreamtoolError."""
         host = nullcontext() if self._gateway is None else self._gateway.running()
         health = monitor_health(self.settings.upstreams, self._apps, self.circuits)
         async with host, self._templates.learning(), warm_up(self.settings), health:
@@ -186,9 +186,9 @@ class Proxy:
         await self.aclose()
 
     async def drain(self, seconds: float) -> None:
-        """Reject new requests (503), let open ones continue for `seconds`, then end them with an error.
+        """Reject new requests (503), let open requests continue for `seconds`, and then end them with an error.
 
-        Returns when all have ended. In the meantime, `/readyz` returns 503.
+        Returns when all requests have ended. In the meantime, `/readyz` returns 503.
         """
         await self._tools.drain(seconds)
 

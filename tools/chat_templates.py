@@ -1,4 +1,4 @@
-"""Render chat templates over streamtool's messages, and report which raise an error and which lose text.
+"""Render chat templates with streamtool's messages, and report which raise an error and which lose text.
 
     python -m tools.chat_templates FOLDER
 
@@ -32,7 +32,7 @@ def said(role: Any, text: str) -> Message:
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-"""Marks for training data, which have no meaning here."""
+"""Matches tags that mark training data, which have no effect here."""
 CALLS = (
     Message("assistant", (TextPart("text four"),), (CALL,)),
     Message("user", results=(ToolResult("c1", (TextPart("text five"),)),)),
@@ -50,7 +50,7 @@ CONVERSATIONS: Mapping[str, tuple[Message, ...]] = {
         said("user", "text six"),
     ),
     "two system messages": (said("system", "text one"), said("system", "text two"), said("user", "text three")),
-    "an assistant that begins": (said("assistant", "text one"), said("user", "text two")),
+    "an assistant message at the beginning": (said("assistant", "text one"), said("user", "text two")),
 }
 
 
@@ -74,7 +74,7 @@ def failure(template: jinja2.Template, messages: list[Mapping[str, Any]], texts:
     except Exception as error:  # noqa: BLE001  a template can raise anything
         return f"raises: {error}"
     lost = [text for text in texts if text not in prompt]
-    return f"loses {len(lost)} of {len(texts)} texts" if lost else ""
+    return f"loses {len(lost)} of {len(texts)} pieces of text" if lost else ""
 
 
 def failures(template: jinja2.Template, name: str, *, projected: bool) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Hooks for `mkdocs build`: add pages from outside docs/ and an API reference to the site.
 
-The pages are written for a checkout, where links lead to files. On the site, these links lead to its pages and files.
+The pages are written for a checkout, where links lead to files. On the site, these links are rewritten to lead to its
+own pages and files.
 """
 
 import posixpath

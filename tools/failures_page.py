@@ -40,6 +40,6 @@ def page() -> str:
     for name, table in tables().items():
         before, begin, rest = text.partition(BEGIN.format(name=name))
         if not begin:
-            raise ValueError(f"{PAGE.name} has no place for the table of {name}")
+            raise ValueError(f"{PAGE.name} has no comment that marks the table of {name}")
         text = before + begin + "\n" + table + "\n" + END + rest.partition(END)[2]
     return text

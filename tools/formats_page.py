@@ -33,7 +33,7 @@ FIXED = ("|", "#", "<!--", "```")
 
 
 def page() -> str:
-    """Return `docs/reference/formats.md`."""
+    """Return the content of `docs/reference/formats.md`."""
     known = {
         "COUNT": str(len(FORMATS)),
         "OPTIN": ", ".join(code(name) for name in FORMATS if name in OPT_IN),
@@ -125,9 +125,9 @@ _BEFORE = """\
 
 # Formats
 
-A format is one way of writing a call as text. There are $COUNT$, and the parser listens for all of them at once, except
-for the opt-in formats ($OPTIN$). Their markers occur in ordinary answers, so they are read only if you select or teach
-them, or if the model's family uses them.
+A format is one way of writing a call as text. There are $COUNT$ formats, and the parser recognizes all of them at once,
+except for the opt-in formats ($OPTIN$). The markers of these formats occur in ordinary answers, so they are recognized
+only if you select or teach the format, or if the model's family uses it.
 
 The tool prompt *teaches* the model one format: its chat template's or family's own format if that consists of ordinary
 text, otherwise `tool_call`. The setting `format` ([settings.md](../settings.md)) overrides this choice.
@@ -145,16 +145,16 @@ $TABLE$
   comments, raw newlines, arguments inside a JSON string, missing closing brackets. A value of the wrong type is
   converted if it can only mean one thing (`"3"` for an integer). `CallEnd.repairs` names every repair.
 - A raw value ends at its closer only if the text after the closer can follow a value.
-- The content of a reasoning span is reasoning. Calls in it do not count unless `calls_in_reasoning` is on, the default
-  for families known to leave their reasoning open. $SPANS$ open reasoning, as do the openers of the reasoning spans
-  listed in the sections below.
+- The content of a reasoning span is reasoning. Calls in it are not recognized unless `calls_in_reasoning` is on, the
+  default for families known to leave their reasoning open. $SPANS$ open reasoning, as do the openers of the reasoning
+  spans listed in the sections below.
 - `CallStart.format` names the format of a call, and `Record.formats` the formats found in an exchange.
 
 [The parser's rules](../parser.md#rules) give the details. Where engines differ, this parser decides as follows:
 
 - Reasoning that is never closed extends to the end of the reply, unless `calls_in_reasoning` is on.
 - Text after a call is text: the parser does not stop a model that invents a result.
-- Consecutive bare objects are separate calls. An object for an unknown tool is text, and reading continues after it.
+- Consecutive bare objects are separate calls. An object for an unknown tool is text, and parsing continues after it.
 - A bare object that is cut off is an incomplete call once its name is known.
 - `<tool_call>f a=1 b=2</tool_call>`, with attributes but no tag, is text.
 - A raw value whose schema is a string is taken verbatim, including quotes and nested tags. If the schema also allows an
@@ -189,10 +189,9 @@ In addition:
 ## Special tokens
 
 Markers such as `<|tool_call|>` are single tokens in the model's vocabulary. A server that strips special tokens strips
-these as well, and the remainder cannot be distinguished from text. Such formats are read, but taught only if a setting
-selects them.
-A tag that looks ordinary may be a special token too (Jamba's `<tool_calls>`, some models' `<tool_call>`): if calls
-arrive without their tags, the server strips them.
+these as well, and the remainder cannot be distinguished from text. Such formats are recognized, but taught only if a
+setting selects them. A tag that looks ordinary may be a special token too (Jamba's `<tool_calls>`, some models'
+`<tool_call>`): if calls arrive without their tags, the server strips them.
 
 | server | special tokens in the output | to keep them |
 |---|---|---|
@@ -200,9 +199,9 @@ arrive without their tags, the server strips them.
 | SGLang | stripped, unless the request has tools | `"skip_special_tokens": false` in the request |
 | llama.cpp | control tokens stripped | start `llama-server` with `--special` |
 | Ollama | kept | nothing; a template with its own parser acts only on requests with tools |
-| LM Studio | depends on the runtime | impossible; teach a format of ordinary text |
-| Text Generation Inference | stripped from chat replies | impossible; teach a format of ordinary text |
-| Transformers, by hand | as you decode | `skip_special_tokens=False` |
+| LM Studio | depends on the runtime | impossible; teach a format that consists of ordinary text |
+| Text Generation Inference | stripped from chat replies | impossible; teach a format that consists of ordinary text |
+| Transformers, called directly | depends on how you decode | `skip_special_tokens=False` |
 
 Unknown request fields are forwarded, so a client or a proxy can set these fields.
 

@@ -22,32 +22,33 @@ PAGE: Final = """\
 
 # Parsers side by side
 
-This page compares the parsers in engines and libraries with ours, each on the formats it was made for. All are the
-original code:
+This page compares the parsers in engines and libraries with streamtool's, each on the formats it was made for. All run
+unmodified:
 {versions}.
-Each receives deltas of four characters, as its server would send them, that never split a special token. Ours listens
-only for the format in the row.
+Each receives deltas of four characters, as its server would send them; a delta never splits a special token.
+streamtool's parser recognizes only the format in the row.
 
 - *replies*: for {replies} replies written by `statemachine.write`, the number with all calls correct / with correct
-  text, apart from whitespace / with the same result at any split (1, 2, 3, 5, 7, 16 characters, special tokens whole).
+  text, apart from whitespace / with the same result at every delta size (1, 2, 3, 5, 7 and 16 characters, special
+  tokens whole).
 - *habits*: the number of the format's [conformance cases](../../conformance/README.md) with all calls correct; *ours*:
   the same number for streamtool.
 - *first*: the number of deltas from the beginning of a 500-character call's arguments until the first argument
   character is known; *end*: only at the end of the call.
 - *µs*: CPU time per delta in a 4 KB call (CPython 3.11, one machine, one run).
 
-The conformance cases include mistakes of real models and our decisions where engines differ, so they favor our parser.
-On the replies, streamtool reaches {ours} in every format, with *first* {first} and {micros} µs.
+The conformance cases include mistakes of real models, and our own decisions where engines differ, so they favor our
+parser. On the replies, streamtool reaches {ours} in every format, with *first* {first} and {micros} µs.
 
 {table}
 
-These parsers read none of the replies and are left out:
+These parsers read no reply correctly and are omitted:
 
 {other}
 
 Some of them expect a different spelling from what `write` produces (no text before the call, another marker in the
 block, an id); others need the model's own tokenizer. The llama.cpp templates of Seed and GigaChat fail on parameters
-with no type or several types, which one of our tools has.
+with no type or several types; one of our tools has such parameters.
 
 - **vLLM, SGLang, mlx-lm**: their separate reasoning parsers are not compared. mlx-lm's parsers receive whole calls.
 - **llama.cpp** builds its parser from the tools and the chat template that the row names. Its server constrains calls
@@ -58,9 +59,9 @@ with no type or several types, which one of our tools has.
   `morphXml` keeps the newlines that `write` puts around a value. `yamlXml` is missing because we have no YAML format.
 - **Ollama** is missing: its parser is part of its server and not available as a package.
 
-The measurements need no kernels or GPU, only the engines' imports. Engines may be in separate environments: figures
-that are not measured again are kept. `conformance/runners/llama_cpp.py` lists the requirements of llama.cpp; litellm
-provides the vocabulary for openai-harmony.
+The measurements need no kernels or GPU, only the engines' imports. Engines may be in separate environments: a run keeps
+the figures of engines that it does not measure. `conformance/runners/llama_cpp.py` lists the requirements of llama.cpp;
+litellm provides the vocabulary for openai-harmony.
 
 <!-- not run: it needs engines -->
 ```sh

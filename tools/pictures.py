@@ -38,8 +38,8 @@ def measured() -> Mapping[str, Any]:
 
 
 def known_here() -> list[int]:
-    """Return, for each delta of the call, how many characters of the call's arguments a streamtool client has
-    received.
+    """Return, for each delta of the call, how many characters of the call's arguments a streamtool client has received
+    by then.
     """
     parser = statemachine.Parser({"write_file": {"type": "object"}}, formats=["pythonic"])
     known, found = 0, []
@@ -50,7 +50,9 @@ def known_here() -> list[int]:
 
 
 def timeline() -> str:
-    """Draw when the client learns about a call: while it is written, or only at its end."""
+    """Draw when the client receives the arguments of a call: while the model writes them, or only at the end of the
+    call.
+    """
     found = measured()
     theirs = found["SGLang, pythonic"]
     written, ours = theirs["timeline"]["written"], known_here()
@@ -118,7 +120,7 @@ def demo() -> str:
     frames: dict[str, str] = {}
 
     def when(name: str, first: float, last: float | None = None) -> str:
-        """Return a style that shows an element from one step until another step, or until the end."""
+        """Return a style that shows an element from the step `first` until the step `last`, or until the end."""
         begin, end = (100 * step * _STEP / whole for step in (first, steps if last is None else last))
         hidden, seen = "{opacity:0}", "{opacity:1}"
         shown = f"{number(begin)}%{seen}"
@@ -227,7 +229,7 @@ _NAMES: Final = {
 
 
 def states() -> str:
-    """Draw the states, their transitions, and what each state returns to the state below it."""
+    """Draw the states, their transitions, and the inputs on which each state returns to the state beneath it."""
     arrows: dict[tuple[State, State], list[str]] = {}
     pops: dict[State, list[str]] = {}
     for state, found, move in rows():
@@ -270,10 +272,13 @@ def _arrow(
 
 
 def _edge(state: State, target: State, names: list[str], *, both: bool) -> Iterator[str]:
-    """Draw a labeled arrow. `both`: there is also an arrow in the other direction, so each keeps to its own side."""
+    """Draw a labeled arrow. `both` means that there is also an arrow in the opposite direction, so each keeps to its
+    own side.
+    """
     (x, y), (to_x, to_y) = _PLACES[state], _PLACES[target]
     width, height = _BOX
-    if any(place[0] == x == to_x and min(y, to_y) < place[1] < max(y, to_y) for place in _PLACES.values()):  # past it
+    # If another state is in between, the arrow bends around it.
+    if any(place[0] == x == to_x and min(y, to_y) < place[1] < max(y, to_y) for place in _PLACES.values()):
         side = -1 if x < width * 2 else 1
         far = x + side * (width / 2 + (34 if side > 0 else 0.32 * abs(to_y - y)))
         begin, end = (x + side * width / 2, y + 8), (to_x + side * (width / 2 + 3), to_y)

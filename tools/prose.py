@@ -1,10 +1,10 @@
-"""Find phrases that read as translated in comments, docstrings, messages, help texts and docs.
+"""Find phrases that read like translations in comments, docstrings, messages, help texts and docs.
 
     python -m tools.prose           print every hit
     python -m tools.prose PATH…     print the hits in some files or folders
 
 `tests/test_prose.py` requires that there are no hits. A phrase that is right in its context belongs in `ALLOWED`, with
-enough of the surrounding words to identify the place.
+enough of the surrounding words to make it specific.
 """
 
 import ast

@@ -26,16 +26,16 @@ TYPED: Final = {
     "messages": (messages.TYPED_TOOLS, messages.BLOCKS, "blocks"),
     "responses": (responses.TYPED_TOOLS, responses.ITEMS, "items"),
 }
-"""Protocols with typed tools: the tools, the handling of other parts, and the name for these parts."""
+"""Protocol with typed tools → the tools, the handling of other parts, and the name of these parts."""
 SAMPLES: Final[Mapping[str, Fields]] = {
     "shell": {"environment": {"type": "local"}},
     "tool_search": {"execution": "client"},
     "computer_*": {"enable_zoom": True},
     "computer_use_preview": {"display_width": 1024, "display_height": 768, "environment": "browser"},
 }
-"""Fields that a tool of this type needs so that the client runs it, or fields that its description repeats."""
+"""Tool type → the fields that a tool of this type needs if the client is to run it, or that its description repeats."""
 NEWEST: Final = {"text_editor_*": "text_editor_20250728", "computer_*": "computer_20251124"}
-"""Newest version of each type that has several versions."""
+"""Tool type with several versions → its newest version."""
 ABSENT: Final = {Absent.UNSUPPORTED: "unsupported (dropped and logged)", Absent.REJECTED: "rejected with 400"}
 """How options that a protocol lacks are treated."""
 
@@ -47,8 +47,8 @@ def page(row: ProtocolRow) -> str:
     if row.paths:
         fields = import_module(f"streamtool.protocols.{row.name}.request_fields")
         own = {name: field for name, field in fields.REQUEST_FIELDS.rows.items() if not _is_option(row.name, name)}
-        parts += ["\n## Fields of a request\n\n", _fields(own, CONTAINERS.get(row.name))]
-        parts += ["\nFields of a tool:\n\n", _fields(fields.TOOL_FIELDS, None)]
+        parts += ["\n## Request fields\n\n", _fields(own, CONTAINERS.get(row.name))]
+        parts += ["\nTool fields:\n\n", _fields(fields.TOOL_FIELDS, None)]
     if row.name in TYPED:
         parts += ["\n## Types of tools\n\n", _typed_tools(row.name)]
     return _MADE + "".join(parts)
@@ -81,7 +81,8 @@ def _properties(row: ProtocolRow) -> str:
         "other paths": _codes([*(path for path, _ in row.other_paths), *others]),
         "upstream path": f"`{upstream.request_path(model, stream=True)}`; models at `{upstream.MODELS_PATH}`",
         "assumed for": _codes(row.hosts),
-        "key": f"`{upstream.KEY_HEADER.decode()}`" + (f"; clients also `?{row.query_key}=`" if row.query_key else ""),
+        "key": f"`{upstream.KEY_HEADER.decode()}`"
+        + (f"; clients may also send `?{row.query_key}=`" if row.query_key else ""),
         "[forcing methods](../../when-the-model-does-not-call.md#force-a-call)": (
             f"`{row.auto_forcing}` (`auto`)" + (f", {methods}" if methods else "")
         ),
@@ -173,7 +174,7 @@ def _typed_tools(protocol: str) -> str:
     shapes = {_pair(row) for row in ours}
     shape = f" Calls and results are {shapes.pop()}." if len(shapes) == 1 else ""
     return (
-        f"`*` is the date of a version, `?` marks optional arguments.{shape}\n\n"
+        f"`*` is the date of a version, and `?` marks optional arguments.{shape}\n\n"
         + "".join(_typed_tool(row, shape=not shape) for row in ours)
         + _item("run by the vendor", _codes(row.type for row in rows if row.runs == "origin"))
         + f"\nOther {parts}:\n\n"

@@ -20,15 +20,15 @@ BEFORE = """\
 # Reports from the field
 
 These $COUNT$ habits of models and servers were reported in public. Each row is a conformance case: the test suite
-parses its text whole, in pieces of several sizes and cut at its markers, and always requires the result below.
-$UNDONE$ rows explain what is not done.
+parses its text whole, in pieces of several sizes and cut at its markers, and requires the result shown here each time.
+$UNDONE$ rows explain what the parser does not do, and why.
 
 - *seen* links to public threads. The texts of the cases are our own, with other names and values.
-- *result* lists what the text becomes, in order. A name stands for a call; an incomplete call is never reported as
-  complete. *unchanged*: everything remains text. Parentheses name the parser options that a row needs; the other rows
-  use the default options, with all formats that are not opt-in.
+- *result* lists, in order, what the parser makes of the text. A name stands for a call; an incomplete call is never
+  reported as complete. *unchanged*: everything remains text. Parentheses name the parser options that a row needs; the
+  other rows use the default options, with all formats that are not opt-in.
 
-To report a habit, write down what the model wrote, character by character, and the expected result, in the form of the
+To report a habit, record exactly what the model wrote, and the expected result, in the form of the
 [conformance cases](../../conformance/README.md). [formats.md](formats.md) explains the decisions.
 """
 
@@ -53,7 +53,7 @@ class Theme:
 
 
 def page() -> str:
-    """Return `docs/reference/reports.md`."""
+    """Return the content of `docs/reference/reports.md`."""
     found = list(themes())
     reports = [report for theme in found for report in theme.reports]
     undone = sum(1 for report in reports if report.undone)
@@ -82,7 +82,7 @@ def section(theme: Theme) -> str:
     """Return the section for a theme."""
     header = "| habit | seen | result |\n|---|---|---|\n"
     where = f"[`{theme.file.name}`](../../tests/formats/{theme.file.name})"
-    return f"## {theme.title}\n\n{theme.about}\nTexts: {where}.\n\n{header}{''.join(map(row, theme.reports))}"
+    return f"## {theme.title}\n\n{theme.about}\nCases: {where}.\n\n{header}{''.join(map(row, theme.reports))}"
 
 
 def row(found: Report) -> str:

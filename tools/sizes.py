@@ -2,7 +2,7 @@
 
 Lists classes with more than 12 attributes, functions with more than 60 lines, modules with more than 400 lines, class
 names used for two different classes, and identical blocks of ten lines. Equal names in the protocol packages are
-intended and not listed, and neither are private names. Generated modules are skipped.
+intentional and are not listed, and neither are private names. Generated modules are skipped.
 """
 
 import ast

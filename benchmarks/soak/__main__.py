@@ -1,4 +1,5 @@
-"""Sends mixed traffic for some minutes and reports losses: `python benchmarks/soak MINUTES [--server …] [--seed N] …`.
+"""Sends mixed traffic for several minutes and reports losses: `python benchmarks/soak MINUTES [--server …] [--seed N]
+…`.
 
 Clients for all protocols, with all kinds of behavior, use an upstream through a proxy in a separate process. A seed
 determines the upstream's replies, including false claims and faults. Each client's expected result follows from how its
@@ -116,7 +117,7 @@ class Soak:
     async def _idle(self, watch: Watch) -> None:
         """Wait until no exchange is open and the servers have closed their idle connections."""
         if not await _until(lambda: not self._upstream.saying, SETTLES):
-            self.tally.losses["upstream that was not left"] += len(self._upstream.saying)
+            self.tally.losses["upstream connection that stayed open"] += len(self._upstream.saying)
         await asyncio.sleep(KEEP + 1)
         watch.records.clear()
         self._upstream.rest()

@@ -32,7 +32,7 @@ class Answer:
     headers: dict[str, str] = field(factory=dict)
     body: bytearray = field(factory=bytearray)
     ended: bool = False
-    """Whether the response is complete; otherwise the connection was cut."""
+    """Whether the response is complete; if not, the connection was cut."""
     late: bool = False
     """Whether the response took too long."""
 

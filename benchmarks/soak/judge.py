@@ -26,7 +26,7 @@ from support.validators import (
 LOSSES: Final = (
     "text lost", "text invented", "markup leaked", "call lost", "call invented", "arguments differ", "wrong reason",
     "clean end of a broken reply", "error without a cause", "invalid stream", "reply that never ended",
-    "bytes changed in passing", "record that is not true",
+    "bytes changed in transit", "incorrect record",
 )  # fmt: skip
 STREAM: Final = {
     "chat": validate_chat_stream, "messages": validate_messages_stream, "responses": validate_responses_stream,
@@ -42,7 +42,7 @@ HASTY: Final = ("reset", "silence")
 UNSEEN: Final = ("", "ended", "error event", "no JSON", "gzip breaks")
 """Faults that are forwarded like a reply, because nothing on the way reads them."""
 Loss = tuple[str, str]
-"""Kind and description."""
+"""Kind and description of a loss."""
 
 
 @define
@@ -74,7 +74,7 @@ def of_answer(plan: Plan, answer: Answer, sent: bytes | None) -> Iterator[Loss]:
     elif plan.passes and answer.status == 200 and plan.reply.fault not in ("a page", "an error as 200"):
         yield from _passed(plan, answer, sent or b"")
     elif not answer.status:
-        yield "error without a cause", "the connection was closed without an answer"
+        yield "error without a cause", "the connection was closed without a response"
     elif not answer.ended and not plan.passes:
         yield "error without a cause", "the connection was cut"
     else:
@@ -84,9 +84,9 @@ def of_answer(plan: Plan, answer: Answer, sent: bytes | None) -> Iterator[Loss]:
 def refusal(plan: Plan, answer: Answer) -> Iterator[Loss]:
     """Yield the losses in the response to an invalid request."""
     if answer.late or not answer.ended:
-        yield "reply that never ended", "the answer to what is no request"
+        yield "reply that never ended", "the response to an invalid request"
     elif answer.status != 400:
-        yield "error without a cause", f"status {answer.status} for what is no request"
+        yield "error without a cause", f"status {answer.status} for an invalid request"
     else:
         yield from _invalid(ERROR[plan.client](bytes(answer.body)))
 
@@ -95,13 +95,13 @@ def _passed(plan: Plan, answer: Answer, sent: bytes) -> Iterator[Loss]:
     body = bytes(answer.body)
     if plan.reply.fault in UNSEEN:
         if body != sent or not answer.ended:
-            yield "bytes changed in passing", f"{len(body)} of {len(sent)} bytes, ended: {answer.ended}"
+            yield "bytes changed in transit", f"{len(body)} of {len(sent)} bytes, ended: {answer.ended}"
         return
     before, told, error = body.rpartition(b"\n\ndata: ")
     if answer.ended and not (told and error.startswith(b'{"error":')):
-        yield "clean end of a broken reply", f"passed on, ends in {body[-200:]!r}"
+        yield "clean end of a broken reply", f"forwarded, ends in {body[-200:]!r}"
     elif not sent.startswith(before if answer.ended else body):
-        yield "bytes changed in passing", f"{body[-200:]!r} is not the beginning of what was sent"
+        yield "bytes changed in transit", f"{body[-200:]!r} is not the beginning of the sent bytes"
 
 
 def _read(plan: Plan, answer: Answer) -> Iterator[Loss]:
@@ -162,9 +162,9 @@ def _content(got: Got, want: Shown) -> Iterator[Loss]:
 
 
 def _released(want: Shown, got: Got, begun: int) -> str:
-    """Return text that may follow the expected text: unfinished calls, if the client has not seen the last of them.
+    """Return the text that may follow the expected text: unfinished calls, if the client has not seen the last of them.
 
-    If a call was cut off within its name, its beginning is text.
+    If a call was cut off within its name, the beginning of the call is text.
     """
     more = got.text[len(want.text) :]
     named = 0 < begun < len(want.begun) or not want.begun
@@ -183,13 +183,13 @@ def _text(what: str, got: str, want: str, rest: str, shown: Shown) -> Iterator[L
         leaked = any(name in got[same:] for name, _ in (*shown.calls, *shown.begun))
         yield "markup leaked" if leaked else "text invented", where
     if not (lost or invented):
-        yield "text lost", f"another order, {where}"
+        yield "text lost", f"different order, {where}"
 
 
 def _calls(got: Got, want: Shown) -> Iterator[Loss]:
     for (name, arguments), (its, given) in zip(got.calls, want.calls, strict=False):
         if name != its:
-            yield "call lost", f"{its} came as {name}"
+            yield "call lost", f"{its} arrived as {name}"
         elif not _equal(arguments, given):
             yield "arguments differ", f"{arguments[:300]} instead of {json.dumps(given)[:300]}"
     if len(got.calls) < len(want.calls):
@@ -197,7 +197,7 @@ def _calls(got: Got, want: Shown) -> Iterator[Loss]:
     more = got.calls[len(want.calls) :]
     names = [name for name, _ in want.begun]
     if [name for name, _ in more] != names[: len(more)]:
-        yield "call invented", f"{more}, begun were {names}"
+        yield "call invented", f"{more}, but the calls begun were {names}"
 
 
 def _equal(arguments: str, given: Any) -> bool:
@@ -213,7 +213,7 @@ def _equal(arguments: str, given: Any) -> bool:
 def of_record(plan: Plan, records: list[Any], answer: Answer | None) -> Iterator[Loss]:
     """Yield the incorrect values in the records of an exchange whose client has read to the end."""
     if len(records) != 1:
-        yield "record that is not true", f"{len(records)} records"
+        yield "incorrect record", f"{len(records)} records"
         return
     [record] = records
     want = plan.expected
@@ -221,22 +221,22 @@ def of_record(plan: Plan, records: list[Any], answer: Answer | None) -> Iterator
     told = record["error"] is not None
     if plan.passes:
         if record["outcome"] not in ("passed", "error") or (told and not broke):
-            yield "record that is not true", f"{record['outcome']} {record['error']}"
+            yield "incorrect record", f"{record['outcome']} {record['error']}"
         return
     if told != broke:
         yield (
-            "record that is not true",
+            "incorrect record",
             f"outcome {record['outcome']}, error {record['error']}, fault {plan.reply.fault!r}",
         )
     if answer is not None and record["status"] != answer.status:
-        yield "record that is not true", f"status {record['status']}, the client got {answer.status}"
+        yield "incorrect record", f"status {record['status']}, but the client received {answer.status}"
     causes = tuple(attempt["reason"] for attempt in record["attempts"])
     if causes != plan.causes:
-        yield "record that is not true", f"attempts {causes} instead of {plan.causes}"
+        yield "incorrect record", f"attempts {causes} instead of {plan.causes}"
     if broke:
         return
     if record["calls"] != len(want.calls):
-        yield "record that is not true", f"{record['calls']} calls of {len(want.calls)}"
+        yield "incorrect record", f"{record['calls']} calls of {len(want.calls)}"
     discarded = sum(record["discarded"].values())
     if bool(discarded) != bool(want.discarded):
-        yield "record that is not true", f"discarded {record['discarded']} instead of {want.discarded}"
+        yield "incorrect record", f"discarded {record['discarded']} instead of {want.discarded}"

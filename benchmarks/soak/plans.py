@@ -52,7 +52,7 @@ class Plan:
     leaves_after: int = 0
     """Number of response bytes that a disconnecting client reads."""
     keeps: bool = True
-    """Whether the connection is used again."""
+    """Whether the client reuses the connection."""
 
     @property
     def passes(self) -> bool:

@@ -1,7 +1,7 @@
 """Upstream replies, composed of parts, so that the expected result is known without a parser.
 
-A part consists of text and of what the client sees of this text. A broken reply is one that is cut off after one of its
-deltas.
+A part consists of text and of the content that the client gets from it. A broken reply is one that is cut off after one
+of its deltas.
 """
 
 import json
@@ -106,7 +106,7 @@ class Reply:
     escaped: bool = False
     """Whether non-ASCII characters are escaped."""
     sizes: tuple[int, ...] = ()
-    """Sizes of the sent pieces in bytes, used in turn; empty: one piece per event."""
+    """Sizes of the sent pieces in bytes, used in turn; if the tuple is empty, each event is one piece."""
     counted: bool = True
     """Whether the upstream reports token usage."""
 
@@ -128,7 +128,7 @@ class Reply:
         )
 
     def shown(self, *, forbidden: bool = False) -> Shown:
-        """Return the expected result for a client with tools; `forbidden`: its calls are discarded."""
+        """Return the expected result for a client with tools; `forbidden` means that its calls are discarded."""
         left = len(self.field("content"))
         found = Shown(reasoning=self.field("reasoning_content"))
         for part in self.parts:
@@ -148,7 +148,7 @@ def _size(calls: Calls) -> int:
 
 
 def _with(shown: Shown, part: Part, left: int) -> Shown:
-    """Return what is shown after this part; at most `left` characters of the part were sent."""
+    """Return the expected result including this part; at most `left` of its characters were sent."""
     whole = part.leads + part.written
     behind = left - len(part.leads)
     match part.kind:
@@ -168,7 +168,7 @@ def _with(shown: Shown, part: Part, left: int) -> Shown:
 
 
 def reply(chance: random.Random, *, whole: bool, calls: bool | None = None) -> Reply:
-    """Return a random reply. `whole`: without a fault. `calls`: with or without calls (None: either)."""
+    """Return a random reply. `whole` excludes faults; `calls` requires or excludes calls (None allows both)."""
     parts: list[Part] = []
     thinks = chance.random() < 0.2
     if thinks:
@@ -215,14 +215,14 @@ def saying(words: str) -> Reply:
 
 
 def prose(chance: random.Random) -> str:
-    """Return some paragraphs, occasionally including a huge one."""
+    """Return a few paragraphs, occasionally including a huge one."""
     if chance.random() < 0.02:
         return (PROSE[0] + " ") * (HUGE // len(PROSE[0])) + "The end."
     return "\n\n".join(chance.choices(PROSE, k=chance.randint(1, 4)))
 
 
 def call_part(chance: random.Random, leads: str) -> Part:
-    """Return some calls in one of the formats."""
+    """Return a few calls in one of the formats."""
     form = chance.choice(LISTENED)
     odd = all(isinstance(variant.body, JsonBody | Envelope | MessageBody) for variant in FORMATS[form].variants)
     calls = some_calls(chance, PROPERTIES, odd=odd)
@@ -241,7 +241,7 @@ def some_calls(chance: random.Random, properties: dict[str, Any], *, odd: bool) 
 
 
 def value(chance: random.Random, kind: str, *, odd: bool) -> Any:
-    """Return a value of this type; `odd`: strings in it may contain anything."""
+    """Return a value of this type; `odd` means that strings in it may contain anything."""
     match kind:
         case "string":
             size = 2000 if chance.random() < 0.03 else chance.randint(0, 12)
@@ -259,7 +259,7 @@ def value(chance: random.Random, kind: str, *, odd: bool) -> Any:
 
 
 def deltas_of(chance: random.Random, said: Reply) -> Iterator[tuple[Key, Any]]:
-    """Yield the reply in deltas: tiny, small or large ones, a flood of them, or ones with empty deltas in between."""
+    """Yield the reply in deltas: tiny, small or large, in large numbers, or with empty deltas in between."""
     whole = "".join(part.leads + part.written for part in said.parts)
     sizes = chance.choice(((1,), (2,), (3, 4, 5), (4,), (1, 30, 200), (len(whole) or 1,)))
     if len(whole) > 20_000:

@@ -1,4 +1,4 @@
-"""An upstream that speaks Chat Completions and sends the given replies, including false claims and faults."""
+"""An upstream that speaks Chat Completions and sends the given replies, including their false claims and faults."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ PATIENCE: Final = 60.0
 LONGEST: Final = 2.0
 """Maximum total length of the pauses in a reply, in seconds."""
 PAUSES: Final = 400
-"""Number of pieces of a reply that may be followed by a pause; even the shortest sleep takes a millisecond."""
+"""Maximum number of pieces of a reply that are followed by a pause; even the shortest sleep takes a millisecond."""
 _HEAD: Final = {"id": "chatcmpl-up", "object": "chat.completion.chunk", "created": 1741570283, "model": "up"}
 _ERROR: Final = {"error": {"message": "the engine broke", "type": "server_error", "param": None, "code": None}}
 _USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
@@ -208,7 +208,7 @@ class Answer:
                 yield b'data: {"choices":[{"index":0,"delta":{"content":"\xc3'
 
     def _document(self) -> bytes:
-        """Return the reply as one object; the end of a broken reply is missing."""
+        """Return the reply as one object; if the reply is broken, the end of the object is missing."""
         said = self._said
         calls = [
             {"id": f"call_up{i}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}

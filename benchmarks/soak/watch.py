@@ -30,11 +30,13 @@ from streamtool.settings import Settings
 
 SERVERS: Final = ("uvicorn", "hypercorn")
 SILENT: Final = "silent-"
-"""Prefix for models that fall silent; only for these models, the proxy has a short time limit."""
+"""Prefix of the names of models that fall silent; the proxy has a short timeout only for these models."""
 IDLE: Final = 3.0
 """Seconds of silence before the proxy gives up on an upstream for these models."""
 STORE: Final = 1 << 20
-"""Size of the proxy's store in bytes. The store fills up soon, so that later growth is not due to stored replies."""
+"""Size of the proxy's store in bytes. It is small enough to fill up early, so that later growth is not due to stored
+replies.
+"""
 KEEP: Final = 5
 """Seconds until a server closes an idle connection."""
 COUNTS: Final = "/soak/tasks"
@@ -73,7 +75,7 @@ def _tell(record: Record) -> None:
 
 
 def _telling(proxy: Proxy, server: str) -> Any:
-    """Return the proxy, extended by a path that reports the number of tasks."""
+    """Return an app that adds a path to the proxy, which reports the number of tasks."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope.get("path") != COUNTS:

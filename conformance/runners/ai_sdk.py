@@ -26,7 +26,7 @@ def process() -> Any:
 
 
 def asked(**line: Any) -> Any:
-    """Return node's answer to a line."""
+    """Send a line to node and return the line that it sends back."""
     process().stdin.write(f"{json.dumps(line)}\n")
     told = json.loads(process().stdout.readline())
     if "error" in told:
@@ -49,7 +49,7 @@ class Run:
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:
-        """Feed a delta and return the number of argument characters in its output."""
+        """Feed a delta and return the number of argument characters that it yields."""
         return self._take(asked(feed=delta)["parts"])
 
     def close(self) -> dict[str, Any]:

@@ -42,7 +42,9 @@ def tokens(text: str) -> list[int]:
 
 
 class Run:
-    """One reply. The prompt has already begun the reply's first message, unless the text does so."""
+    """One reply. If the text does not begin its first message itself, the prompt is assumed to have begun that
+    message.
+    """
 
     def __init__(self, name: str, tools: Any, whole: str) -> None:  # noqa: ARG002  the signature of all runners
         import openai_harmony  # noqa: PLC0415
@@ -51,7 +53,7 @@ class Run:
         self.parser = getattr(openai_harmony, name)(encoding(), role)
 
     def feed(self, delta: str) -> int:
-        """Feed a delta and return the number of argument characters in its output."""
+        """Feed a delta and return the number of argument characters that it yields."""
         known = 0
         for token in tokens(delta):
             self.parser.process(token)
@@ -60,8 +62,8 @@ class Run:
         return known
 
     def close(self) -> dict[str, Any]:
-        """Return the outcome: a message with a recipient is a call, `analysis` is reasoning, everything else is
-        text.
+        """Return the outcome: a message with a recipient is a call, a message on the channel `analysis` is reasoning,
+        and any other message is text.
         """
         found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
         for message in self.parser.process_eos().messages:

@@ -1,8 +1,8 @@
 """llama.cpp's chat parser, fed as its server does: `llama_cpp:Qwen3-Coder`. Each parser is built from a chat template.
 
 Needs xllamacpp, whose library contains the parser but exports it only to C++; a C++ compiler, for `llama_cpp.cpp`; and
-in `LLAMA_CPP` the folder with llama.cpp's source in the same version, for its headers and templates. xllamacpp's source
-distribution contains this folder as `thirdparty/llama.cpp`.
+llama.cpp's source in the same version, for its headers and templates. The environment variable `LLAMA_CPP` names the
+source folder, which xllamacpp's source distribution contains as `thirdparty/llama.cpp`.
 """
 
 import ctypes
@@ -73,7 +73,7 @@ class Run:
         self.skip = len(begun) if whole.startswith(begun) else 0
 
     def feed(self, delta: str) -> int:
-        """Feed a delta and return the number of argument bytes in its output."""
+        """Feed a delta and return the number of argument bytes that it yields."""
         text, self.skip = delta[self.skip :], max(self.skip - len(delta), 0)
         return self._checked(self.library.fed(self.reply, text.replace(UNSEEN, "").encode(), False))
 

@@ -33,7 +33,9 @@ class Run:
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:
-        """Feed a delta and return the number of new argument characters: none before the end of a call."""
+        """Feed a delta and return the number of argument characters that it yields, which is 0 before the end of a
+        call.
+        """
         self.rest += delta
         known = 0
         while True:
@@ -59,7 +61,7 @@ class Run:
         return known
 
     def close(self) -> dict[str, Any]:
-        """Return the outcome; a call without a closer is read at the end."""
+        """Return the outcome. If the last call has no closer, it is read here."""
         if self.inside and self.rest.strip():
             self._parsed(self.rest)
         elif not self.inside:

@@ -18,7 +18,7 @@ class Run:
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:
-        """Feed a delta and return the number of argument characters in its output."""
+        """Feed a delta and return the number of argument characters that it yields."""
         return self._take(self.parser.feed(delta))
 
     def close(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Shared by the runners: a reply is read piece by piece, and its outcome is returned in the form that
+"""Code shared by the runners, which read a reply piece by piece and return its outcome in the form that
 `conformance/run.py` expects.
 """
 
@@ -12,15 +12,15 @@ class Run(Protocol):
     """A parser that reads one reply."""
 
     def feed(self, delta: str) -> int:
-        """Feed a delta and return the number of new argument characters."""
+        """Feed a delta and return the number of argument characters that it yields."""
 
     def close(self) -> dict[str, Any]:
         """Return the outcome: `text`, `reasoning`, `calls`."""
 
 
 def reader(made: Callable[[Any, str], Run]) -> Callable[[list[str], Any, dict[str, Any]], dict[str, Any]]:
-    """Return the function that `run.py` needs. `made` is called with the tools and the whole text, so that it can know
-    the tokens in advance.
+    """Return the function to pass to `run.py`. `made` is called with the tools and the whole text, so that a runner can
+    determine the tokens in advance.
     """
 
     def read(pieces: list[str], tools: Any, _: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def schemas_of(tools: Any) -> Mapping[str, Any]:
 
 
 def offered(tools: Any) -> list[dict[str, Any]]:
-    """Return a case's tools as in Chat Completions."""
+    """Return a case's tools in Chat Completions format."""
     return [
         {"type": "function", "function": {"name": name, "parameters": schema}}
         for name, schema in schemas_of(tools).items()

@@ -25,12 +25,12 @@ PLAIN = 1_000_000
 
 
 def special_tokens(text: str) -> list[str]:
-    """Return the special tokens in a text, each of them once."""
+    """Return the distinct special tokens in the text."""
     return list(dict.fromkeys(SPECIAL.findall(text)))
 
 
 def pieces_of(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the text in pieces that are split at the same places, except inside special tokens."""
+    """Yield the text split at the same positions as `pieces`, except inside special tokens."""
     text, cuts = "", set()
     for piece in pieces:
         text += piece
@@ -67,7 +67,7 @@ class Tokenizer:
         return self._vocab
 
     def encode(self, text: str, **_):
-        """Return the token numbers for a text."""
+        """Return the numbers of the tokens in the text."""
         found = []
         for piece in pieces_of([text]):
             number = self._vocab.get(piece)
@@ -78,7 +78,7 @@ class Tokenizer:
         return found
 
     def decode(self, numbers, **_):
-        """Return the text for these token numbers."""
+        """Return the text of the tokens with these numbers."""
         return "".join(self._texts.get(number, "") for number in ([numbers] if isinstance(numbers, int) else numbers))
 
     def convert_tokens_to_ids(self, tokens):
@@ -86,5 +86,5 @@ class Tokenizer:
         return self._vocab.get(tokens) if isinstance(tokens, str) else [self._vocab.get(token) for token in tokens]
 
     def convert_ids_to_tokens(self, numbers, **_):
-        """Return the tokens of these numbers."""
+        """Return the tokens with these numbers."""
         return [self._texts.get(number, "") for number in numbers]

@@ -37,7 +37,7 @@ class Run:
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:
-        """Feed one engine step and return the number of argument characters in its output."""
+        """Feed the output of one engine step and return the number of argument characters that it yields."""
         before, numbers_before = self.text, list(self.numbers)
         numbers = self.tokenizer.encode(delta)
         self.text, self.numbers = before + delta, [*numbers_before, *numbers]
@@ -59,7 +59,7 @@ class Run:
         return known
 
     def close(self) -> dict[str, Any]:
-        """Return the outcome, including what the server adds at the end."""
+        """Return the outcome, including the arguments that the server adds at the end."""
         rest = self.parser.get_remaining_unstreamed_args() if self.found["calls"] else ""
         if rest:
             self.found["calls"][-1]["arguments"] += rest

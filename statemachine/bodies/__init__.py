@@ -1,8 +1,8 @@
-"""Notations of arguments: one module for each kind of body.
+"""Notations for arguments, with one module for each kind of body.
 
 Each `read(machine, …)` is a generator over the text: it reads the name if the body contains it, commits the call, emits
-its arguments, and returns at the end of the body, before the closers. The opposite direction is in
-`statemachine/writing`.
+its arguments, and returns at the end of the body, before the closers. The opposite direction, from arguments to text,
+is implemented in `statemachine/writing`.
 
     name          the name of a call whose body does not contain it; then its body
     json_object   the arguments as one JSON object

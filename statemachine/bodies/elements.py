@@ -53,8 +53,8 @@ def value(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> G
 
 
 def slot_of(node: schema.Node | None, tag: Tag) -> Slot:
-    """Return the slot of a value: the types that its schema allows, limited to those of its type mark unless none would
-    remain.
+    """Return the slot of a value: the types that its schema allows, restricted to those of its type mark, unless that
+    would leave none.
     """
     types = schema.ANY if node is None else node.types
     return Slot(tag.key, types & tag.types or types, node)
@@ -72,7 +72,8 @@ def leaf(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Gr
 
 
 def take_empty_container(machine: Machine, table: Tables, slot: Slot) -> Generator[None, None, bool]:
-    """Consume an empty value of an array or object parameter and emit `[]` or `{}`; return whether it was one.
+    """Consume the closer of an empty array or object parameter, and emit `[]` or `{}`. Return whether the value is
+    empty.
 
     Without this check, such a value would be read as an empty string.
     """
@@ -91,7 +92,9 @@ def take_empty_container(machine: Machine, table: Tables, slot: Slot) -> Generat
 
 
 def take_line_break(machine: Machine) -> Generator[None, None, bool]:
-    """Consume a line break immediately after the opener, which is markup; return whether there was one."""
+    """Consume the line break immediately after the opener, if any, because it is markup; return whether there was
+    one.
+    """
     reader = machine.reader
     char = yield from reader.peek()
     if char == "\r":
@@ -119,12 +122,12 @@ def take_quote_opener(machine: Machine, table: Tables) -> Generator[None, None, 
     return True
 
 
-# ---- one value with all arguments
+# ---- one value that contains all arguments
 
 
 def holds_all(machine: Machine, table: Tables, level: Level) -> Generator[None, None, bool]:
-    """Return whether the key just read has one object with all arguments as its value; if so, consume the text up to
-    that object.
+    """Return whether the value of the key here is one object that contains all arguments; if so, consume the text
+    before that object.
     """
     reader, whole = machine.reader, table.body.whole
     if not whole or machine.candidate.arguments.begun or not level.is_undeclared(whole):
@@ -138,7 +141,7 @@ def holds_all(machine: Machine, table: Tables, level: Level) -> Generator[None, 
 
 
 def skip_closer(machine: Machine, table: Tables, closer: Marker) -> Grammar:
-    """Consume this closer, if it follows a JSON object that has already ended the value."""
+    """Consume this closer if it is here; the value has already ended with its JSON object."""
     offset = yield from machine.reader.whitespace_end(0)
     mark, end = (yield from marker_at(machine, table.between, offset)) if offset >= 0 else (None, 0)
     if mark is closer:
@@ -188,8 +191,8 @@ def key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
 def begin_member(machine: Machine, item: str, level: Level, name: str, types: frozenset[str]) -> None:
     """Begin a member of an object or an item of an array.
 
-    For the first element of a level, `types` (the types allowed for the containing value) help to decide between object
-    and array.
+    For the first element of a level, `types` (the types allowed for the containing value) help to decide whether the
+    level is an object or an array.
     """
     reader = machine.reader
     state = machine.candidate.arguments.json
@@ -219,7 +222,9 @@ def begin_member(machine: Machine, item: str, level: Level, name: str, types: fr
 
 
 def end_member(machine: Machine, level: Level) -> None:
-    """End the last member of a level: release its buffered value, and close the list if the value became one."""
+    """End the last member of a level: release its buffered value, and close the list if that value became its first
+    item.
+    """
     first, level.first = level.first, None
     if first is not None:
         resolve_first(machine.reader, first, listed=False)

@@ -1,6 +1,6 @@
 """JSON that contains both name and arguments: an object, an array of objects, or an object nested in another.
 
-`openers.Keys` gives each key its role; the order of keys is free. Arguments that precede the name are queued. An
+`openers.Keys` assigns each key a role; keys may appear in any order. Arguments that precede the name are queued. An
 envelope without a marker is recognized as a call by its keys alone, and is committed late (`docs/design.md`).
 
     envelope  = object / "[" object *( [","] object ) [ "]" ] / object *( [ ";" / "," ] object )
@@ -57,8 +57,8 @@ def read(machine: Machine, keys: Keys) -> Grammar:
         return
     yield from element(machine, keys)
     while machine.frames.state is not State.AFTER:
-        # The flag `known` outlives the individual candidates: once one object was a call, the separators after it are
-        # syntax, even if a later object is not a call.
+        # The flag `known` outlives the individual candidates: once an object has turned out to be a call, the
+        # separators after it are syntax, even if a later object is not a call.
         known = known or machine.candidate.committed
         machine.end_body(alone=known)
         if not (yield from object_follows(machine, marked=marked)):
@@ -69,7 +69,7 @@ def read(machine: Machine, keys: Keys) -> Grammar:
 
 
 def object_follows(machine: Machine, *, marked: bool) -> Generator[None, None, bool]:
-    """Return whether another object follows, optionally after a separator; without markers, it must follow a
+    """Return whether another object follows. It may follow a separator; without a marker, it must follow a
     semicolon.
     """
     reader = machine.reader
@@ -143,10 +143,11 @@ def element(machine: Machine, keys: Keys) -> Grammar:
     if (yield from reader.peek()) != "{":
         raise Mismatch
     yield from members(machine, keys)
-    # At the closing brace, everything is known. An object without a name is not a call, unless it was emitted as text
-    # or reasoning, or contained an array of calls. An object with the name of an unknown tool counts as an unknown call
-    # only if it has a key that only calls have, since any JSON object may have a `name`. An object with an offered name
-    # but no arguments is a call with empty arguments if it has such a key, or if a marker opened it.
+    # At the closing brace, everything is known. An object without a name becomes text, unless its content has been
+    # emitted as text or reasoning, or it contained an array of calls. An object with the name of an unknown tool counts
+    # as an unknown call only if it has a key that only calls have, since any JSON object may have a `name`. An object
+    # with an offered name but no arguments is a call with empty arguments if it has such a key, or if a marker opened
+    # it.
     if candidate.name is None:
         if candidate.envelope.emitted_text or machine.frames.state is not State.CANDIDATE:
             return
@@ -176,9 +177,9 @@ def members(machine: Machine, keys: Keys) -> Grammar:
         if ANY_NAME in keys and candidate.name is None and (found is None or name in machine.tools):
             yield from keyed_member(machine, keys[ANY_NAME], name)
             continue
-        # Without a marker, the first key that no call has decides against the call. If the JSON needed a repair, it is
-        # doubtful whether this is an object at all: `Mismatch` makes only its opener text. Otherwise the entire object
-        # becomes text (`NoCall`), so that nothing inside it is mistaken for a call.
+        # Without a marker, the first key that no call has shows that the object is not a call. If the JSON needed a
+        # repair, it may not even be an object, so `Mismatch` turns only its opening brace into text. Otherwise, the
+        # entire object becomes text (`NoCall`), so that nothing inside it is mistaken for a call.
         if found is None and not candidate.marked and not candidate.committed:
             if candidate.envelope.json.repairs:
                 raise Mismatch
@@ -197,9 +198,9 @@ def keyed_member(machine: Machine, found: EnvelopeKey, name: str) -> Grammar:
 
 
 def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, str | None]:
-    """Consume and return the key of the next member; None at the end of the object.
+    """Consume the key of the next member and return it, or return None at the end of the object.
 
-    In that case the closing brace has been consumed, or found to be missing.
+    At the end of the object, the closing brace has been consumed or has been found to be missing.
     """
     reader = machine.reader
     while True:
@@ -209,8 +210,8 @@ def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, st
             candidate.envelope.json.stack.pop()
             reader.take(1)
             return None
-        # Models often omit the last brace. That is tolerated only after complete arguments; anywhere else, the object
-        # is broken, and a closer here must not complete it.
+        # Models often omit the last brace. That is tolerated only after complete arguments; anywhere else, a missing
+        # brace means that the object is broken, and a closer here must not complete it.
         over = candidate.arguments.complete
         if over and (char == "]" or (char in "<[`" and (yield from ends_call(machine, 0, own=True)))):
             candidate.arguments.json.add_repair("missing_closer")
@@ -307,7 +308,7 @@ def name_member(machine: Machine, found: EnvelopeKey, key_name: str) -> Grammar:
 
 
 def set_name(machine: Machine, text: str, form: Format, key_name: str) -> None:
-    """Record the name: commit or disown a marked candidate, or a candidate whose arguments have been queued.
+    """Record the name, and commit or disown the candidate if it is marked or its arguments have been queued.
 
     Without a marker, a name alone does not commit the candidate: only arguments make the object a call.
     """
@@ -370,8 +371,8 @@ def arguments_member(machine: Machine, found: EnvelopeKey, key_name: str) -> Gra
 
 
 def id_member(machine: Machine) -> Grammar:
-    """Read the call's id, a string or a number. After the commit it is too late to report an id; that is recorded as
-    `late_id`.
+    """Read the call's id, which is a string or a number. An id that follows the commit can no longer be reported; the
+    repair `late_id` records this.
     """
     reader = machine.reader
     candidate = machine.candidate
@@ -445,7 +446,7 @@ def emit_value(machine: Machine, form: Format, sink: Sink, limit: int) -> Gramma
 
 
 def has_foreign_type(machine: Machine) -> Generator[None, None, bool]:
-    """Return whether the string here, the `type` of an object, is a type that no call has."""
+    """Return whether the value here, the `type` of an object, is one that no call has."""
     reader = machine.reader
     while True:
         found = type_text(reader.text, reader.at)
@@ -457,10 +458,10 @@ def has_foreign_type(machine: Machine) -> Generator[None, None, bool]:
 
 
 def is_schema(machine: Machine) -> Generator[None, None, bool]:
-    """Return whether a JSON Schema begins where the arguments would: if so, the object describes a tool instead of
-    calling it.
+    """Return whether a JSON Schema begins here, in the position of the arguments: if so, the object describes a tool
+    instead of calling it.
 
-    Always false for a tool that declares a parameter named `type`.
+    The result is always False for a tool that declares a parameter named `type`.
     """
     reader = machine.reader
     tool = machine.tools.schema(machine.candidate.name)
@@ -476,7 +477,7 @@ def is_schema(machine: Machine) -> Generator[None, None, bool]:
 
 
 class TextTarget:
-    """Target that emits a value as text or reasoning, and discards what exceeds a limit.
+    """Target that emits a value as text or reasoning, and discards everything beyond a limit.
 
     A string is decoded as it streams; any other value is emitted as its JSON text.
     """

@@ -1,8 +1,8 @@
-"""Calls written as expressions: `f(a=1, b='x')`, single, in sequence or in a list; likewise `f{a:1}`.
+"""Calls written as expressions: `f(a=1, b='x')` or `f{a:1}`, alone, in sequence or in a list.
 
-A call is committed once its name is offered and its bracket has opened; arguments stream from that point on. Values are
-read by `json.text.value` in the format's dialect (`literals.py`) and typed by the tool's schema (`typed.py`).
-Deviations that the language does not allow are tolerated and named in `repairs`: `positional_argument`,
+A call is committed once its name is known to be that of an offered tool and its bracket has opened; its arguments
+stream from that point on. Values are read by `json.text.value` in the format's dialect (`literals.py`) and typed by the
+tool's schema (`typed.py`). Deviations from the language are tolerated and named in `repairs`: `positional_argument`,
 `json_arguments` (one dict in place of all arguments), `key_separator`, `repeated_key`, `missing_closer`.
 
 Arguments may also be flags, `{--a 1 --b "x"}`, with only blanks between a key, its value and the next flag.
@@ -42,7 +42,7 @@ next_call_begun = re.compile(r"[ \t\r\n;]{0,256}+(?:[A-Za-z_][\w.-]{0,255}+)?+\Z
 
 
 def read(machine: Machine, form: Format, body: Expression) -> Grammar:
-    """Read one or more calls, ending each one, through the end of the list or of the last call."""
+    """Read one or more calls, through the end of the list or of the last call, and end each of them."""
     reader = machine.reader
     machine.candidate.format = form
     yield from machine.skip_whitespace()
@@ -92,7 +92,7 @@ def call_list(machine: Machine, body: Expression) -> Grammar:
 
 
 def separator_length(machine: Machine) -> Generator[None, None, int]:
-    """Return the length of the separator before the next call; −1 if no call follows."""
+    """Return the length of the separator before the next call, or −1 if no call follows."""
     reader = machine.reader
     while True:
         found = next_call(reader.text, reader.at)
@@ -146,12 +146,12 @@ def bracketed_arguments(machine: Machine, body: Expression) -> Grammar:
 
 
 def skip_arguments(machine: Machine, body: Expression) -> Grammar:
-    """Skip the arguments of an unknown call, whatever they contain, through the matching bracket."""
+    """Skip the arguments of an unknown call through the matching bracket, whatever they contain."""
     reader = machine.reader
     reader.take(1)
     dialect, state, depth = dialect_of(body), JsonState(), 1
     # Only the number of open brackets is tracked, not their kinds, because the arguments need not be well-formed.
-    # Strings are read in the dialect because brackets inside them do not count.
+    # Strings are read according to the dialect, because brackets inside strings do not count.
     while depth:
         yield from reader.flow(OUTSIDE)
         if reader.at >= len(reader.text):
@@ -169,7 +169,7 @@ def skip_arguments(machine: Machine, body: Expression) -> Grammar:
 
 
 class Arguments:
-    """Arguments of one call."""
+    """Reader for the arguments of one call, which it emits as one JSON object."""
 
     __slots__ = ("body", "close", "dialect", "free", "machine", "opened", "schema", "typed")
 
@@ -197,8 +197,8 @@ class Arguments:
         machine = self.machine
         reader = machine.reader
         state = machine.candidate.arguments.json
-        # `cut` stays set until a value is complete, so that text that ends after `f(` or `a=` is incomplete rather than
-        # closed with braces.
+        # `cut` stays set until a value is complete, so that a call whose text ends after `f(` or `a=` is reported as
+        # incomplete instead of being completed with braces.
         state.cut = True
         yield from self.blank()
         if reader.text[reader.at] == "{" and self.close == ")" and self.leading_dict_is_all():
@@ -223,9 +223,7 @@ class Arguments:
         self.end()
 
     def blank(self) -> Grammar:
-        """Skip whitespace and comments around the arguments, up to the next character. They are not part of the
-        arguments.
-        """
+        """Skip the whitespace and comments around the arguments, up to the next character, without emitting them."""
         machine = self.machine
         reader = machine.reader
         target, reader.target = reader.target, False
@@ -254,7 +252,7 @@ class Arguments:
             reader.take(1)
 
     def open_object(self) -> bool:
-        """Emit the object's opening brace if it has not been emitted yet; return whether it already had been."""
+        """Emit the object's opening brace if necessary; return True if it had already been emitted."""
         if self.opened:
             return True
         self.opened = True
@@ -312,7 +310,7 @@ class Arguments:
         machine = self.machine
         reader = machine.reader
         while True:
-            # A word alone decides nothing until the character after it is known: `a` may become `a=1` or `a==b`, or
+            # A word alone is inconclusive until the character after it is known: `a` may become `a=1` or `a==b`, or
             # remain `a`.
             found = keyword(reader.text, reader.at)
             if found is not None and found.end() < len(reader.text):
@@ -373,7 +371,7 @@ class Arguments:
 
 
 class KeyTarget:
-    """Target that collects a key; beyond the limit, only its length is counted."""
+    """Target that collects a key; beyond the limit, it only counts the characters."""
 
     __slots__ = ("length", "pieces")
 

@@ -12,8 +12,8 @@ from statemachine.stream.buffer import Grammar, Mismatch
 
 
 def read(machine: Machine) -> Grammar:
-    """Read the arguments through the end of the object. They are `{}` if the call's closer or another call follows
-    immediately.
+    """Read the arguments through the end of the object. If the call's closer or another call follows immediately, emit
+    `{}`.
     """
     reader = machine.reader
     yield from machine.skip_whitespace()
@@ -28,8 +28,8 @@ def read(machine: Machine) -> Grammar:
 def arguments(machine: Machine, *, as_string: bool) -> Grammar:
     """Read a JSON object, or a string that contains one, and commit the call where it begins.
 
-    With `as_string`, the format itself uses the string form, so this form is not a repair. Values that contradict the
-    tool's schema are repaired, unless the name is not known yet.
+    `as_string` means that the format prescribes a string, so that reading one is not a repair. Values that contradict
+    the tool's schema are repaired, provided that the name is already known.
     """
     reader = machine.reader
     candidate = machine.candidate
@@ -63,7 +63,9 @@ def arguments(machine: Machine, *, as_string: bool) -> Grammar:
 
 
 def sole_argument(machine: Machine, name: str) -> Grammar:
-    """Read a string given in place of the arguments as the parameter of a tool that takes exactly one string."""
+    """Read a string given in place of the arguments as the value of the tool's only parameter, which is called
+    `name`.
+    """
     reader = machine.reader
     state = machine.candidate.arguments.json
     state.typed = None

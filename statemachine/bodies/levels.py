@@ -1,4 +1,4 @@
-"""Levels of nested keys while a call is being read, and the slot of the next value."""
+"""Levels of nested keys in a call that is being read, and the slot of the next value."""
 
 from attrs import define, field, frozen
 
@@ -17,7 +17,7 @@ class Level:
     given: set[str] = field(factory=set)
     """Keys given so far."""
     key: str = ""
-    """Key whose value the container is."""
+    """Key whose value is this container."""
     array: bool | None = False
     """Whether the elements are items of an array, whatever their keys; None until the first element."""
     end_implied: bool = False
@@ -36,8 +36,8 @@ class Level:
     def accepts_key(self, key: str, *, closed: bool) -> bool:
         """Return whether a key may come next.
 
-        Any key may if the previous value was `closed`; otherwise, the key must be declared and must not have been given
-        yet.
+        If the previous value was `closed`, any key may come next; otherwise, the key must be declared and must not have
+        been given yet.
         """
         if closed or not key:
             return bool(key)

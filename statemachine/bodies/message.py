@@ -66,7 +66,7 @@ def read(machine: Machine, form: Format, body: MessageBody, opener: str) -> Gram
 
 
 def discard_result(machine: Machine, form: Format, *, begun: bool) -> None:
-    """Discard a message that contains a tool result, directly after a call: the model fabricated it.
+    """Discard a message that directly follows a call and contains a tool result, which the model fabricated.
 
     Raises:
         Mismatch: the message does not follow a call, or has no content.

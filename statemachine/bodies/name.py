@@ -69,9 +69,7 @@ def read(machine: Machine, opener: Opener) -> Grammar:
 def plain_name(
     machine: Machine, opener: Opener, ends: Markers[tuple[Format, Variant, str]]
 ) -> Generator[None, None, Continuation]:
-    """Read a name up to one of the ends, with an optional id before the end; return the format and variant that it
-    belongs to.
-    """
+    """Read a name and an optional id, up to one of the ends; return the format and variant that the end belongs to."""
     reader = machine.reader
     yield from first_id(machine, opener.names[0][1].name_rule)
     quote = (yield from reader.peek()) in "\"'"
@@ -127,7 +125,9 @@ def first_id(machine: Machine, rule: NameRule | None) -> Grammar:
 def name_end(
     machine: Machine, ends: Markers[tuple[Format, Variant, str]]
 ) -> Generator[None, None, tuple[Format, Variant, str, int]]:
-    """Return the marker that ends the name and its length, without consuming it; read an id before it."""
+    """Return the marker that ends the name, and its length, without consuming it; if an id precedes the marker, read
+    the id.
+    """
     reader = machine.reader
     while True:
         yield from machine.skip_whitespace()
@@ -156,7 +156,7 @@ def set_name(machine: Machine, name: str) -> None:
 def tag(machine: Machine, rule: NameRule, form: Format, body: Body, *, named_here: bool) -> Generator[None, None, bool]:
     """Read the attributes of the opener's tag: the name, then any arguments. Return whether the tag closed itself.
 
-    With `named_here`, the opener contains the key of the name and its equals sign.
+    `named_here` means that the opener already contains the name's attribute and its equals sign.
     """
     reader = machine.reader
     if not isinstance(body, Parameters):
@@ -229,7 +229,7 @@ def attribute_text(machine: Machine) -> Generator[None, None, str]:
 
 
 def argument(machine: Machine, reading: ParameterReader, key: str) -> Grammar:
-    """Read an attribute that is an argument: a string streams, any other value is read in one piece."""
+    """Read an attribute that is an argument: a string is streamed, and any other value is read in one piece."""
     reader = machine.reader
     types = reading.open_key(key)
     quote = reader.text[reader.at]

@@ -1,4 +1,5 @@
-"""Compiled form of a declaration of marked parameters: its markers, the runs for its values, and the ends of a key.
+"""Compiled form of a declaration of marked parameters: its markers, the runs for its values, and the markers that end a
+key.
 
 If a closer repeats its key (`</{key}>`), the markers recognize only the beginning of such a closer; `closing_key_at`
 determines which key it closes. Keys come from the model, so nothing is compiled for a key unless the tool's schema
@@ -92,7 +93,7 @@ class Tables:
     plain: ValueEnds
     """Markers and run for the inside of a raw value."""
     trimmed: ValueEnds
-    """The equivalent for a value that begins on its own line: the line break before its closer is then markup too."""
+    """Like `plain`, for a value that begins on its own line, so that the line break before its closer is markup too."""
     ends: Markers[bool]
     """Markers that end a key; true if the key's type follows."""
     type_ends: Markers[bool] | None
@@ -144,7 +145,7 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
 
 
 def compile_inside(ends: list[tuple[str, Marker]], *, trimmed: bool) -> ValueEnds:
-    """Compile the inside of a raw value that these markers may end."""
+    """Compile the markers and the run for the inside of a raw value that these markers may end."""
     openers = ("", "\n", "\r\n") if trimmed else ("",)
     markers = Markers([(lead + text, mark) for text, mark in ends for lead in openers])
     return ValueEnds(markers, text_run(Markers(ends), convert=json_escape, trim=trimmed))
@@ -171,7 +172,7 @@ def declared_value_run(table: Tables, key: str, names: tuple[str, ...], *, trimm
 def marker_at(
     machine: Machine, markers: Markers[Marker], offset: int
 ) -> Generator[None, None, tuple[Marker | None, int]]:
-    """Return the marker at `offset`, and the offset of its end; (None, 0) if no marker is there."""
+    """Return the marker at `offset`, and the offset of its end, or (None, 0) if no marker is there."""
     reader = machine.reader
     while True:
         found = markers.match(reader.text, reader.at + offset)
@@ -192,7 +193,9 @@ def is_cut_off(machine: Machine, markers: Markers[Marker]) -> bool:
 
 
 def closing_key_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None, tuple[str, int]]:
-    """Return the key whose closer is at `offset`, and the offset of the closer's end; ("", 0) if no closer is there."""
+    """Return the key whose closer is at `offset`, and the offset of the closer's end, or ("", 0) if no closer is
+    there.
+    """
     reader = machine.reader
     while True:
         found = table.closing(reader.text, reader.at + offset)
@@ -211,7 +214,7 @@ class Tag:
 
     key: str
     types: frozenset[str]
-    """Types that the key's type mark permits; every type if the key has none."""
+    """Types that the key's type mark permits; every type if the key has no type mark."""
     end: int
     """Offset of the key's value."""
     repair: str = ""
@@ -219,7 +222,7 @@ class Tag:
 
 
 def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None, Tag | None]:
-    """Return the tag of the key at `offset`, after its opener; None if no key is there.
+    """Return the tag of the key at `offset`, after its opener, or None if no key is there.
 
     Raises:
         EndOfText: the text ends inside the tag.
@@ -246,8 +249,8 @@ def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None
 
 
 def value_in_tag(machine: Machine, table: Tables, offset: int, end: int) -> Generator[None, None, Tag | None]:
-    """Return an unterminated tag that contains its own value, as in `<parameter=k=v</parameter>`; None if this is not
-    one.
+    """Return an unterminated tag that contains its own value, as in `<parameter=k=v</parameter>`, or None if the tag is
+    not of this kind.
     """
     reader = machine.reader
     key, equals, _ = reader.text[reader.at + offset : reader.at + end].partition("=")
@@ -278,7 +281,7 @@ def type_at(machine: Machine, ends: Markers[bool], offset: int) -> Generator[Non
 
 
 def key_of(tag: str, table: Tables) -> str:
-    """Return the key in the remainder of a tag, `name="k"` or `k`; "" if it has no key.
+    """Return the key in the remainder of a tag, `name="k"` or `k`, or "" if the tag contains no key.
 
     An opener may itself contain the attribute's name.
     """
@@ -293,7 +296,7 @@ def key_of(tag: str, table: Tables) -> str:
 
 
 def attribute_of(tag: str, name: str) -> str:
-    """Return the value of an attribute of a tag; "" if it is missing."""
+    """Return the value of an attribute of a tag, or "" if it is missing."""
     for found in attribute.finditer(tag):
         if found[1] == name:
             return found[2] or found[3] or found[4] or ""
@@ -301,13 +304,13 @@ def attribute_of(tag: str, name: str) -> str:
 
 
 def key_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None, str]:
-    """Return the key at `offset`, after its opener; "" if no key is there or the text ends inside it."""
+    """Return the key at `offset`, after its opener, or "" if no key is there or the text ends inside it."""
     tag = yield from find_tag(machine, table, offset)
     return tag.key if tag is not None else ""
 
 
 def find_tag(machine: Machine, table: Tables, offset: int) -> Generator[None, None, Tag | None]:
-    """Return the tag at `offset`, after its opener; None if no key is there or the text ends inside it."""
+    """Return the tag at `offset`, after its opener, or None if no key is there or the text ends inside it."""
     try:
         return (yield from tag_at(machine, table, offset))
     except (EndOfText, Mismatch):

@@ -27,8 +27,8 @@ def unescape_json(text: str) -> str:
 
 
 def raw_value_json(text: str, types: frozenset[str]) -> str:
-    """Return the JSON for a complete raw value: the value itself if it is JSON of an allowed type, otherwise a
-    string.
+    """Return the JSON for a complete raw value: the value itself if it is JSON of an allowed type, and a JSON string if
+    it is not.
     """
     plain = text.strip()
     plain = WORDS.get(plain, plain)
@@ -94,7 +94,7 @@ def has_enclosing_span(machine: Machine) -> bool:
 
 
 class ParameterReader:
-    """Parameters of one call while they are being read."""
+    """Reader for the parameters of one call."""
 
     __slots__ = ("level", "levels", "machine", "table")
 

@@ -1,4 +1,4 @@
-"""Raw value between the quote markers of its format, such as CDATA, inside which no other marker counts."""
+"""Raw value between the quote markers of its format (such as CDATA), between which no other marker counts."""
 
 from collections.abc import Generator, Sequence
 
@@ -11,7 +11,7 @@ from statemachine.stream.buffer import Grammar
 
 
 class Quoted(RawValue):
-    """Value between the quote markers of its format, read from the text after the opening one."""
+    """Value between the quote markers of its format, read from the text after the opening marker."""
 
     __slots__ = ()
 

@@ -4,8 +4,8 @@ A raw value may contain anything, even its own closer, so a marker inside it cou
 text after it ("Raw values" in `docs/parser.md`):
 
 * the value's closer counts if a key opener, the call's closer or the end of the text follows;
-* a key opener counts if it names a parameter of the schema that has not been given yet (without a schema: if it is at
-  the start of a line);
+* a key opener counts if it names a parameter of the schema that has not been given yet or, without a schema, if it is
+  at the start of a line;
 * the call's closer counts if an outer closer, a sibling opener or the end of the text follows.
 
 Markup that is part of the value's text is tracked on a separate stack (`shown.py`): while an opener that does not count
@@ -79,7 +79,7 @@ class RawValue:
             yield from self.typed(types)
         self.machine.candidate.arguments.open_value = False
 
-    # ---- where it ends
+    # ---- the end of the value
 
     def text(self) -> Grammar:
         """Stream a string to its end; its opening quote has already been emitted."""
@@ -119,7 +119,7 @@ class RawValue:
             machine.candidate.arguments.json.add_repair("shown_markup")
 
     def closer(self, offset: int) -> Generator[None, None, int]:
-        """Return the offset of the end of the value's closer at `offset`; 0 if anything else is there."""
+        """Return the offset of the end of the value's closer at `offset`, or 0 if something else is there."""
         mark, end = yield from marker_at(self.machine, self.inside, offset)
         if mark is not None and self.table.keyed:
             key, end = yield from closing_key_at(self.machine, self.table, offset)
@@ -195,7 +195,9 @@ class RawValue:
         return mark is not Marker.VALUE_END
 
     def show(self, mark: Marker | None, end: int) -> Generator[None, None, int]:
-        """Return the length of the marker here, which is text of the value, and record what it opens or closes."""
+        """Return the length of the marker here, which is part of the value's text, and record what the marker opens or
+        closes.
+        """
         machine = self.machine
         if mark is None:
             return 1
@@ -212,7 +214,7 @@ class RawValue:
         return end
 
     def show_key(self, offset: int) -> Grammar:
-        """Record a shown key opener, unless a quote follows it: then it is only mentioned."""
+        """Record a shown key opener, unless a quote follows it, which means that the text only mentions the opener."""
         reader = self.machine.reader
         tag = yield from find_tag(self.machine, self.table, offset)
         if tag is None or (self.table.keyed and tag.key != self.key):
@@ -226,8 +228,8 @@ class RawValue:
             self.shown.open(MarkupKind.MENTION if follows == " " else MarkupKind.KEY)
 
     def levels_after_closer(self, key: str) -> Sequence[Level]:
-        """Return the levels that remain open after the closer of a key; empty if the closer closes nothing that is
-        open.
+        """Return the levels that remain open after the closer of a key, or an empty sequence if the closer closes
+        nothing that is open.
         """
         if key == self.key:
             return self.levels
@@ -261,7 +263,7 @@ class RawValue:
         may_be_outer = mark is None or self.table.keyed
         return follows or (may_be_outer and (yield from ends_call(machine, offset)))
 
-    # ---- its type
+    # ---- the type of the value
 
     def typed(self, types: frozenset[str]) -> Grammar:
         """Read a value that need not be a string: as JSON if all of it is JSON of an allowed type, otherwise as a
@@ -313,7 +315,7 @@ class RawValue:
     def container(self, types: frozenset[str]) -> Generator[None, None, bool]:
         """Stream an object or array for a parameter that cannot be a string, with its values typed by the schema.
 
-        Return False, with nothing consumed, if the value is not such a container.
+        Return False, without consuming anything, if the value is not such a container.
         """
         machine = self.machine
         reader = machine.reader

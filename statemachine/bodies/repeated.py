@@ -1,8 +1,8 @@
 """Undeclared members that may repeat: if the next member has the same key, both become items of a list.
 
-The value is buffered, up to a limit, until the next member or the end of the container arrives; a longer value is
-emitted unchanged. From the second item on, nothing is buffered. Buffered values nested in another one share its buffer,
-so depth adds no cost.
+The value of the first such member is buffered, up to a limit, until the next member or the end of the container
+arrives; a longer value is emitted unchanged. From the second item on, nothing is buffered. Buffered values that are
+nested in another buffered value share its buffer, so depth adds no cost.
 """
 
 from attrs import define
@@ -59,7 +59,7 @@ class BufferingTarget(FilterTarget):
 
 
 def begin_buffering(reader: Reader, key: str) -> PossibleFirstItem:
-    """Begin a value that may become a first item, and buffer from here on."""
+    """Begin a value that may become a first item, and buffer everything from here on."""
     waiting = reader.target if isinstance(reader.target, BufferingTarget) else BufferingTarget(reader)
     first = PossibleFirstItem(key, len(waiting.pieces))
     waiting.firsts.append(first)

@@ -1,9 +1,9 @@
 """Markup inside an open raw value that is part of the value's text ("shown" markup), as long as it is balanced.
 
-An opener that does not count is pushed on a stack until its closer arrives. If a key is on top, a value's closer closes
-that key; if a call is on top, a call's closer closes that call. A value is unsound, because it may have swallowed
-markup meant for its call, if it ends while a key is still open, or if it contains shown markup and ends without its own
-closer.
+An opener that does not count is pushed onto a stack until its closer arrives. If a key is on top, a value's closer
+closes that key; if a call is on top, a call's closer closes that call. A value is unsound, because it may have
+swallowed markup meant for its call, if it ends while a key is still open, or if it contains shown markup and ends
+without its own closer.
 """
 
 from enum import Enum
@@ -36,7 +36,7 @@ class ShownMarkup:
         """Whether the value contains a closer that closed nothing."""
 
     def open(self, kind: MarkupKind) -> None:
-        """Push an opener that does not count."""
+        """Push an opener that is part of the value's text."""
         if len(self.stack) < MAX_OPENERS:
             self.stack.append(kind)
             self.calls += kind is MarkupKind.CALL
@@ -58,7 +58,7 @@ class ShownMarkup:
         return self.keys > 0 and not self.calls
 
     def close_key(self) -> None:
-        """Record a value closer that does not count."""
+        """Record a value closer that is part of the value's text."""
         if not self.closes_shown_key:
             self.stray = True
         elif self._pop() is not MarkupKind.MENTION:

@@ -16,7 +16,7 @@ def word(machine: Machine, pattern: Pattern = name_text) -> Generator[None, None
     """Consume and return a name, up to the first character that cannot be part of it.
 
     Raises:
-        Mismatch: no name is here, or it is too long.
+        Mismatch: no name begins here, or the name is too long.
     """
     reader = machine.reader
     while True:

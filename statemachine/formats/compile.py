@@ -1,4 +1,4 @@
-"""Tables compiled from a set of formats that are read together. Made once and shared by all parsers.
+"""Tables compiled from a set of formats that are read together. They are built once and shared by all parsers.
 
 `openers.py` contains the tree of openers, `unmarked.py` the calls without an opener, and `scanner.py` the search for
 both in text.
@@ -56,7 +56,7 @@ class FormatTables:
         self.opening: Markers[Marked] = Markers(everywhere)
         """Openers that count anywhere."""
         # The same literal may be both an opener and a closer, but a set can contain it only once, so it counts as the
-        # opener. A closer with `{tool}` is not a literal, so it cannot be searched for.
+        # opener. A closer that contains `{tool}` is not a literal, so it cannot be searched for.
         own = dict.fromkeys(form.close for form in formats if form.close and form.close[0] != TICK)
         ends = dict.fromkeys(close for close in (*own, *self.closers.every) if "{tool}" not in close)
         taken = {marker for marker, _ in everywhere}
@@ -70,7 +70,7 @@ class FormatTables:
         """Openers and closers that count anywhere."""
         either = f"{self.line.expression(complete='')}|{self.opening.expression(complete='')}"
         self.plain_fence = self.fences.plain(rf"[{{\[]|{either}" if lines else "")
-        """Fence up to the first thing in it, which is not a call."""
+        """Run for a fence whose content does not begin with a call, up to that content."""
         self.scanners = Scanners(everywhere, self.line, sections, self.closers, self.unmarked)
 
     def precompile(self) -> None:
@@ -87,17 +87,17 @@ class FormatTables:
 
 @lru_cache(maxsize=64)
 def tables_of(names: tuple[str, ...], tools: tuple[str, ...] = (), others: tuple[Format, ...] = ()) -> FormatTables:
-    """Return the tables for these formats from the table, for formats outside it, and for the tools whose names are
-    openers.
+    """Return the tables for the formats called `names`, for `others` (formats that are not in the table), and for the
+    tools whose names are openers.
 
-    They are made once and shared.
+    Each set of tables is built once and shared.
     """
     return FormatTables((*(FORMATS[name] for name in names), *others), tools)
 
 
 def resolve_formats(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], tuple[Format, ...]]:
-    """Return the names in table order, so that the given order does not matter, and the formats that are not in the
-    table.
+    """Return the names in table order, so that their original order does not matter, and the formats that are not in
+    the table.
 
     Raises:
         ValueError: a format is unknown or cannot be read.
@@ -114,8 +114,8 @@ def resolve_formats(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], t
 
 
 def precompile(formats: Iterable[str | Format] | None = None) -> None:
-    """Compile the tables of these formats in advance, which takes some tenths of a second, so that no reply has to wait
-    for it.
+    """Compile the tables of these formats in advance, which takes a few tenths of a second, so that no reply has to
+    wait for the compilation.
     """
     names, others = (DEFAULT, ()) if formats is None else resolve_formats(formats)
     tables_of(names, (), others).precompile()

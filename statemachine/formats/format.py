@@ -34,7 +34,7 @@ class Anchor(Enum):
     LINE = "line"
     """At the start of a line; blanks before it are allowed and remain text."""
     REPLY = "reply"
-    """Where nothing but whitespace, reasoning or calls precedes it in the reply."""
+    """Where nothing but whitespace, reasoning or calls precedes the opener in the reply."""
 
 
 @frozen(cache_hash=True)
@@ -81,8 +81,8 @@ ONLY_CALLS_KEYS = ("tool", "function", "tool_name")
 class Envelope:
     """JSON that contains name and arguments: one object, an array of such objects, or one object nested in another.
 
-    The format itself writes the first key in `name` and in `arguments`; the other keys are only read. An object under a
-    key in `nest` contains the call.
+    Calls are written with the first key in `name` and in `arguments`; the other keys are accepted when reading. An
+    object under a key in `nest` contains the call.
     """
 
     name: tuple[str, ...] = NAME_KEYS
@@ -90,13 +90,13 @@ class Envelope:
     id: tuple[str, ...] = ID_KEYS
     nest: tuple[str, ...] = ("function", "action", "tool_call", "function_call")
     written_nest: str = ""
-    """Key whose value is the call, if the format itself writes nested calls."""
+    """Key that contains the call when it is written; "" if the call is not nested."""
     calls: str = ""
     """Key whose value is an array of calls."""
     array: bool = False
-    """Whether the format itself writes an array of calls."""
+    """Whether calls are written as an array. When reading, both forms are accepted."""
     as_string: bool = False
-    """Whether the format itself writes the arguments as a JSON string."""
+    """Whether the arguments are written as a JSON string. When reading, both forms are accepted."""
     keyed: bool = False
     """Whether an object has a single key, the tool name, whose value is the arguments."""
     thought: str = ""
@@ -122,22 +122,22 @@ class Parameters:
     other_keys: tuple[tuple[str, str], ...] = ()
     """Additional key openers that are accepted when reading, each with the closer of its value."""
     trim: bool = False
-    """Whether a newline on each side of a value is markup. The one before the closer counts only if one followed the
-    opener.
+    """Whether a newline on each side of a value is markup. The newline before the closer is markup only if there is one
+    after the opener.
     """
     wrappers: tuple[tuple[str, str], ...] = ()
     """Opener and closer of each span that may enclose all parameters."""
     type_attribute: str = ""
     """Attribute that gives the type of a value: whether it is a string (`true`, `false`), or a JSON type."""
     type_marks: tuple[str, ...] = ()
-    """Marker that replaces the key's end if a type follows, and marker that ends the type
+    """Marker that replaces the end of the key if a type follows, and the marker that ends the type
     (`<arg_type>integer</arg_type>`).
     """
     quote: tuple[str, ...] = ()
     """Optional opener and closer around a value, between which no other marker counts (CDATA)."""
     item: str = ""
-    """Key of an array's elements. If set, a value may itself consist of keys and values: it is an array if they have
-    this key, otherwise an object.
+    """Key of an array's elements. If set, a value may itself consist of keys and values: it is an array if its elements
+    have this key, and an object if they do not.
     """
     whole: str = ""
     """Key whose value may be one JSON object with all arguments, unless the tool has a parameter with this name."""
@@ -145,8 +145,8 @@ class Parameters:
 
 @frozen(cache_hash=True)
 class Expression:
-    """Call written as an expression, `f(a=1, b='x')`: a name, then bracketed arguments whose values are written as in
-    Python or JSON.
+    """Call written as an expression, such as `f(a=1, b='x')`: a name, then bracketed arguments whose values are written
+    as in Python or JSON.
     """
 
     brackets: str = "()"
@@ -156,8 +156,8 @@ class Expression:
     assign: str = "="
     """Separator between a key and its value."""
     flag: str = ""
-    """Optional marker before a key. If present, a blank follows the key and separates arguments, and values need no
-    quotes.
+    """Optional marker before a key. If there is such a marker, blanks follow the key and separate the arguments, and
+    values need no quotes.
     """
     quote: str = ""
     """Literal on both sides of a string in which nothing is escaped; "" if strings are in Python quotes."""
@@ -169,20 +169,20 @@ class Expression:
 
 @frozen(cache_hash=True)
 class MessageBody:
-    """Message that begins with a header, which makes it reasoning, text, or a call to its recipient."""
+    """Message whose header determines whether it is reasoning, text, or a call to its recipient."""
 
     openers: tuple[str, ...]
     begin: str
     """Marker that ends the header and begins the message."""
     recipient: str = ""
-    """Prefix of the recipient in the header; "": the entire header is the recipient."""
+    """Prefix of the recipient in the header; if it is "", the entire header is the recipient."""
     channel: str = ""
     """Prefix of the channel in the header."""
     reasoning: tuple[str, ...] = ()
-    """Recipients and channels that make a message reasoning."""
+    """Recipients and channels that mark a message as reasoning."""
     text: tuple[str, ...] = ()
-    """Recipients that make a message text. Any other recipient is a tool, and its message is one JSON object or a call
-    in another format.
+    """Recipients that mark a message as text. Any other recipient is a tool, and its message is one JSON object or a
+    call in another format.
     """
     written: str = ""
     """Header of a call up to `begin`, containing `{name}`."""
@@ -213,7 +213,7 @@ class Variant:
 
 @frozen
 class Section:
-    """Part of a reply whose markers are not text. It contains reasoning or, with `text`, text.
+    """Part of a reply whose markers are not text. It contains text if `text` is set, and reasoning if it is not.
 
     A section can open where nothing but whitespace, reasoning or calls precedes it in the reply; with `Anchor.ANYWHERE`
     (special tokens), it can also open where nothing but whitespace separates it from the end of another such section,
@@ -225,14 +225,12 @@ class Section:
     text: bool = False
     anchor: Anchor = Anchor.REPLY
     alone: bool = False
-    """Whether the section's closer also counts after text, since the prompt may have opened the section."""
+    """Whether the section's closer counts even after text, because the prompt may have opened the section."""
 
 
 @frozen(cache_hash=True)
 class Format:
-    """One textual way of writing calls; a row of the table. When writing, the first opener, wrapper and variant are
-    used.
-    """
+    """Textual notation for calls; a row of the table. When writing, the first opener, wrapper and variant are used."""
 
     name: str
     variants: tuple[Variant, ...]
@@ -241,7 +239,7 @@ class Format:
     close: str = ""
     """Closer of the call; skipped if present, never required."""
     closed: bool = True
-    """Whether the format itself writes the closer."""
+    """Whether the closer is written. When reading, it is always optional."""
     wrappers: tuple[tuple[str, str], ...] = ()
     """Opener and closer of optional spans around one or several calls, outermost first."""
     anchor: Anchor = Anchor.ANYWHERE
@@ -254,11 +252,11 @@ class Format:
     stops: tuple[str, ...] = ()
     """Special tokens that end a turn. They are markup after a call and at the end of a reply."""
     around: str = ""
-    """Opener of the wrapper that the format itself writes around all calls of a reply."""
+    """Opener of the wrapper that is written around all calls of a reply."""
     around_each: str = ""
-    """Opener of the wrapper that the format itself writes around each call."""
+    """Opener of the wrapper that is written around each call."""
     lines: bool = True
-    """Whether the format itself writes each of its parts on a separate line."""
+    """Whether each part of a call is written on a separate line."""
     alias_of: str = ""
     """Format with the same openers that takes precedence if both are enabled."""
     models: str = ""
@@ -287,30 +285,31 @@ def check_formats(formats: Mapping[str, Format]) -> None:
     """Reject declarations that cannot be read, or that conflict with each other.
 
     Raises:
-        FormatError: a row's key is not its name; a variant does not define where its name is; two formats have the same
-            opener and the same continuation; or an opener begins with another one.
+        FormatError: a row's key is not its format's name; a format has no variant; a variant does not define the
+            position of the name, or defines it twice; calls have no opener and cannot be distinguished from text; two
+            formats have the same opener and the same continuation; or an opener begins with another opener.
     """
     seen: dict[tuple[str, str, str], str] = {}
     for key, form in formats.items():
         if key != form.name:
-            raise FormatError(f"{key}: the row is named {form.name!r}; use that name as its key")
+            raise FormatError(f"{key}: the format is named {form.name!r}; use that name as its key")
         if not form.variants:
             raise FormatError(f"{key}: a format needs at least one variant")
         for variant in form.variants:
             named = isinstance(variant.body, JsonBody | Parameters)
             if named and variant.name_rule is None and not form.by_tool:
-                raise FormatError(f"{key}: its body does not contain the name: add a name_rule to the variant")
+                raise FormatError(f"{key}: the body does not contain the name; add a name_rule to the variant")
             if not named and not isinstance(variant.body, Expression) and variant.name_rule is not None:
-                raise FormatError(f"{key}: its body contains the name itself: remove the name_rule")
+                raise FormatError(f"{key}: the body already contains the name; remove the name_rule from the variant")
             if not openers_of(form, variant) and not form.fence and not needs_no_marker(variant.body):
-                raise FormatError(f"{key}: without an opener it is indistinguishable from text")
+                raise FormatError(f"{key}: without an opener, its calls cannot be distinguished from text")
             if not form.alias_of:
                 register_openers(seen, form, variant)
     openers = sorted({opener for _, opener, _ in seen} | {around for around, _, _ in seen if around})
     for one, other in itertools.pairwise(openers):
         if other.startswith(one):
             raise FormatError(
-                f"the opener {other!r} begins with {one!r}: which of them matches would depend on how the text is cut"
+                f"the opener {other!r} begins with {one!r}, so the match would depend on how the text is split"
             )
 
 
@@ -326,7 +325,7 @@ def needs_no_marker(body: Body) -> bool:
 
 
 def continuation_of(variant: Variant) -> str:
-    """Return how a variant continues after its opener, which distinguishes it from other variants."""
+    """Describe how a variant continues after its opener, which distinguishes it from other variants."""
     match variant.body:
         case Envelope(array=array):
             return "an array of calls" if array else "an envelope"

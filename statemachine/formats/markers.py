@@ -1,7 +1,7 @@
-r"""Search for literals in text that arrives in pieces, and for text that must be buffered in the meantime.
+r"""Search for literals in text that arrives in pieces, and for text that must be buffered until more arrives.
 
 Theory of operation. A set of markers is one trie. A position in the text is examined in two steps: a regular expression
-for all markers finds a complete one (a group identifies it), and if it fails, a walk through the trie determines
+for all markers finds a complete marker (a group identifies it); if it finds none, a walk through the trie determines
 whether the text ends inside a marker and has to be buffered.
 
 Where text flows, both steps are combined in one expression in which every node may also be the end of the text:
@@ -65,13 +65,13 @@ def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
 
 
 def literals(atom: str) -> str:
-    """Return the characters that an atom stands for; "" if it is not a single character."""
+    """Return the characters that an atom stands for, or "" if it is not a single character."""
     found = re.fullmatch(r"\\?(.)|\[(\w+)\]", atom, re.DOTALL)
     return "" if found is None else found[1] or found[2]
 
 
 def first_characters(atom: str) -> str:
-    """Return the characters that an atom may begin with, in character-class syntax; "" if the atom may be empty."""
+    """Return the characters that an atom may begin with, in character-class syntax, or "" if the atom may be empty."""
     found = one_char(atom)
     return "" if found is None else found[2] or re.escape(found[1])
 
@@ -106,9 +106,9 @@ class MarkerNode:
         """
         node, end = self, len(text)
         while at < end and not node.group:
-            # The order of the markers decides when a pattern and a character accept the same text, so each way is
-            # followed to its end before the next is tried. Where all ways are single characters, at most one of them
-            # applies, and the loop needs no recursion.
+            # If a pattern and a character accept the same text, the order of the markers decides, so each branch is
+            # followed to its end before the next one is tried. Where all branches are single characters, at most one of
+            # them applies, and the loop needs no recursion.
             ways = node._compile_steps() if node._steps is None else node._steps
             for way in ways:
                 led = way(text, at)
@@ -122,7 +122,7 @@ class MarkerNode:
         return not node.group
 
     def is_ambiguous(self) -> bool:
-        """Return whether more than one way may accept the same text, at this node or further down."""
+        """Return whether more than one branch may accept the same text, at this node or further down."""
         patterns = any(not literals(atom) for atom in self.next)
         return (patterns and len(self.next) > 1) or any(child.is_ambiguous() for child in self.next.values())
 
@@ -147,8 +147,8 @@ class MarkerNode:
         return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
     def beginning(self, characters: int, *, complete: str = "", cut: str = "") -> str:
-        """Return the same expression, limited to the next `characters` characters; `cut` is inserted after the last
-        one.
+        """Return an expression like that of `expression`, but limited to the next `characters` characters; `cut` is
+        inserted after the last of them.
         """
         if characters <= 0:
             return cut
@@ -160,8 +160,8 @@ class MarkerNode:
         return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
     def sole_child(self, atom: str) -> "MarkerNode | None":
-        """Return the node that this character leads to, if the character is a literal that no other way accepts;
-        otherwise None.
+        """Return the node that this character leads to, or None if the character is not a literal or another branch
+        accepts it too.
         """
         char = atom.removeprefix("\\")
         alone = len(char) == 1 and not any(re.match(other, char) for other in self.next if other != atom)
@@ -195,7 +195,7 @@ def _by_pattern(
 
 
 class Markers(Generic[T]):
-    """Set of markers, each with a value.
+    """Set of markers, each associated with a value.
 
     Raises:
         ValueError: two markers are equal, or one begins with another.
@@ -212,7 +212,7 @@ class Markers(Generic[T]):
                 node = self.root
                 for atom in way:
                     if node.group:
-                        raise ValueError(f"the marker {marker!r} begins with another marker in its set")
+                        raise ValueError(f"the marker {marker!r} begins with another marker in the set")
                     node = node.next.setdefault(atom, MarkerNode())
                 if node.group or node.next:
                     raise ValueError(f"the marker {marker!r} is already in the set, or is a prefix of another marker")
@@ -285,10 +285,11 @@ def text_expression(markers: Markers[T]) -> str:
 
 
 def trimmed_text_expression(markers: Markers[T]) -> str:
-    """Return `text_expression`, except that one newline directly before a marker, or at the end, does not flow.
+    """Return an expression like that of `text_expression`, but without one newline directly before a marker or at the
+    end.
 
-    The text is matched greedily and then gives that newline back, because stopping at each newline would be three times
-    as slow.
+    The expression matches greedily and then gives that newline back, because stopping at each newline would be three
+    times as slow.
     """
     plain = f"[^{''.join(markers.root.next)}]*"
     begins = "|".join(f"{atom}(?!{child.expression(complete='')})" for atom, child in markers.root.next.items())
@@ -299,8 +300,8 @@ def trimmed_text_expression(markers: Markers[T]) -> str:
 
 
 def text_run(markers: Markers[T], *, convert: Callable[[str], str] | None = None, trim: bool = False) -> Run:
-    """Return the run for text in which no marker begins. With `convert`, its `search` also recognizes text that needs
-    conversion only.
+    """Return the run for text in which no marker begins. With `convert`, its `search` also recognizes text that merely
+    needs conversion.
     """
     first, line_end = "".join(markers.root.next), r"\r\n" if trim else ""
     search = f"[{first}{line_end}]"

@@ -40,8 +40,8 @@ class KeyRole(Enum):
 
 @frozen
 class EnvelopeKey:
-    """Key of an envelope: its role, and the format that it belongs to. `nests`: an object under this key contains the
-    call.
+    """Key of an envelope: its role, and the format that it belongs to. `nests` means that an object under this key
+    contains the call.
     """
 
     role: KeyRole
@@ -53,7 +53,7 @@ class EnvelopeKey:
 
 Keys = Mapping[str, EnvelopeKey]
 Continuation = tuple[Format, Variant]
-"""A format, and the variant of it that follows."""
+"""A format, and the variant of it that follows an opener."""
 ANY_NAME = ""
 """Key in `Keys` that stands for any key: that key is the tool name, and its value is the arguments."""
 
@@ -103,7 +103,7 @@ def closers_of_call(form: Format) -> tuple[str, ...]:
 
 
 def is_array(form: Format) -> bool:
-    """Return whether the format itself writes an array of calls."""
+    """Return whether calls in a format are written as an array."""
     return envelope_of(form).array
 
 
@@ -115,13 +115,13 @@ class Opener:
     keys: dict[str, Keys] = field(factory=dict, init=False)
     """First character of an envelope that may follow, `{` or `[` → how the envelope is read."""
     names: list[Continuation] = field(factory=list, init=False)
-    """Formats whose call name may follow."""
+    """Formats in which the name of the call may follow."""
     ends: Markers[tuple[Format, Variant, str]] | None = field(default=None, init=False)
     """Markers that end such a name, each with the format it belongs to."""
     continuation: Continuation | None = field(default=None, init=False)
-    """Format whose expression or header may follow."""
+    """Format of the expression or message header that may follow, if any."""
     tool: tuple[Format, Variant, str] | None = field(default=None, init=False)
-    """Format whose opener is the name of a tool."""
+    """Format whose opener is the name of a tool, if this is such an opener, and that tool."""
     close: str = field(default="", init=False)
     """Closer, if the opener opens a wrapper."""
     closes: dict[str, None] = field(factory=dict, init=False)
@@ -163,7 +163,7 @@ class Opener:
                 self.names.append((form, variant))
 
     def inherit(self, openers: Mapping[str, "Opener"]) -> None:
-        """Inside this wrapper, let JSON that follows an opener be read as it is after the same opener on its own."""
+        """Make JSON that follows an opener inside this wrapper be read as it is after the same opener on its own."""
         for child in self._children.values():
             if not child.keys and child.literal in openers:
                 child.keys = openers[child.literal].keys
@@ -216,8 +216,8 @@ def tree_of(formats: Iterable[Format], tools: Sequence[str]) -> dict[str, Opener
 
 
 def nodes_of(roots: dict[str, Opener], form: Format, literal: str, around: dict[str, Format]) -> list[Opener]:
-    """Return every position of a format's opener in the tree: on its own, and inside each of its wrappers, which can be
-    nested.
+    """Return the nodes for all positions of a format's opener in the tree: on its own, and inside each of its wrappers,
+    which can be nested.
     """
     found: list[Opener] = []
     outer: list[Opener] = []

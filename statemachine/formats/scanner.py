@@ -1,4 +1,4 @@
-"""Search of text for everything that may begin or close in it."""
+"""Search for everything that may begin or close in text."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,9 +25,9 @@ Marked = Opener | Section | TextFinding | str  # a str is a closer
 def plain_object(keys: Keys) -> tuple[str, str, str]:
     """Return three expressions for objects that are not calls.
 
-    The first matches the beginning of such an object, through a key that no call has, after at most three short members
-    for its name, id or type. The second matches an object with no members except those. The third matches text that may
-    still become either of these.
+    The first matches the beginning of such an object: at most three short members (name, id or type), then a key that
+    no call has. The second matches an object that consists of such short members alone. The third matches text that may
+    still become either.
     """
     if not keys:
         return NEVER, NEVER, NEVER
@@ -46,7 +46,7 @@ def plain_object(keys: Keys) -> tuple[str, str, str]:
 
 @frozen
 class Scanner:
-    """Tables for reading text: the runs flow to the next place where something may begin, and `at` identifies what
+    """Tables for reading text: the runs extend to the next position where something may begin, and `at` identifies what
     begins there.
     """
 
@@ -57,7 +57,7 @@ class Scanner:
     code: Run
     """Run inside inline code."""
     quote: Run | None
-    """Run within a line of a block quote; None where block quotes do not count."""
+    """Run within a line of a block quote; None if block quotes do not count."""
     objects: "ObjectRuns"
     """Runs inside an object that is not a call."""
     at: Markers[Marked]
@@ -66,7 +66,7 @@ class Scanner:
     plain: Callable[[str, int], Match[str] | None]
     """Matches the beginning of an object that is not a call."""
     begun: Callable[[str, int], Match[str] | None]
-    """Matches text that may become such a beginning."""
+    """Matches text that may still become the beginning of such an object."""
 
     def runs(self) -> list[Run]:
         """Return all runs, which lead into one another."""
@@ -107,13 +107,14 @@ class ObjectRuns:
 
     @classmethod
     def of(cls, keys: Keys, plain: str) -> "ObjectRuns":
-        """Return the runs; `plain` matches text after an object in which nothing begins. `connect` sets the runs that
-        they continue with.
+        """Return the runs; `plain` matches text after an object in which nothing begins. `connect` later sets the runs
+        that follow them.
         """
-        # Group 1 waits, as in every run. Groups 2 to 4 are the same in all three runs, which `connect` relies on: after
-        # the end of the object, the text is plain (2), ends with newlines that wait (3), or may begin the next object
-        # (4). The groups after these identify the run, inside the object, in which the text ends. Deeper nesting has to
-        # be counted, which a regular expression cannot do: there the run stops, and `grammar/objects.py` continues.
+        # The text of group 1 waits, as in every run. Groups 2 to 4 are the same in all three runs, which `connect`
+        # relies on: after the end of the object, the text is plain (2), ends with newlines that wait (3), or may begin
+        # the next object (4). The groups after these identify the run, inside the object, in which the text ends.
+        # Deeper nesting has to be counted, which a regular expression cannot do: there the run stops, and
+        # `grammar/objects.py` continues.
         beginning, small, begun = plain_object(keys)
         waits = rf"(?:{HELD_NEWLINES})?+{begun}"
         over = rf"{plain}(?:()\Z|({HELD_NEWLINES}\r?\Z|\r\Z)|({waits}))"
@@ -131,7 +132,7 @@ class ObjectRuns:
         )
 
     def connect(self, inside: Run) -> None:
-        """Set the runs that each of them continues with; `inside` is the run within a line, used once the object has
+        """Set the runs that may follow each of these runs; `inside` is the run within a line, used once the object has
         ended.
         """
         over = {2: inside, 3: inside, 4: self.head}
@@ -147,8 +148,9 @@ def text_runs(
     code, in a line of a block quote (None without `quotes`), and in objects.
 
     Three things are skipped completely: inline code that ends on its line; a line of a block quote; and a small object
-    that is shown not to be a call by one of its first keys (to its end, or to where it stops being JSON). Newlines at
-    the end of a piece wait for the text after them; blanks after those newlines do not wait: the run changes instead.
+    that one of its first keys shows not to be a call (through its end, or up to the point where it stops being JSON).
+    Newlines at the end of a piece wait for the text after them; blanks after those newlines do not wait: the run
+    changes instead.
     """
     # The result must not depend on how the reply is cut into pieces, so a run may let text flow only if no later
     # character can change the meaning of that text. That makes the run within a line an expression for this grammar
@@ -168,7 +170,7 @@ def text_runs(
     # (`++`, `*+`) throughout. Nothing is tried twice, so a piece takes linear time, whatever a model writes.
     first: dict[str, str] = {}
     # Only the first COMPARED characters of a marker are compared. Expressions for complete markers would account for
-    # most of the time it takes to make a parser, and text that matches this far nearly always is a marker.
+    # most of the time it takes to create a parser, and text that matches this far nearly always is a marker.
     for atom, child in at.root.next.items():
         if atom != TICK:
             first[atom] = f"{atom}(?!{child.beginning(COMPARED - 1)})"
@@ -198,7 +200,7 @@ def text_runs(
     begun_line, begun_near = line.begun_expression(), openers.begun_expression_within(COMPARED)
     waits = rf"{HELD_NEWLINES}(?:\r?\Z|{fence}|{begun_line})|\r\Z|(?:{HELD_NEWLINES})?+{begun_near}"
     changes = rf"{lines}[ \t]++(\Z|{begun_line})|{TICK}[^{TICK}\r\n]*+()\Z|((?:{HELD_NEWLINES})?+{begun})|{quoted}()\Z"
-    # Most often nothing waits, so the end of the text is the first alternative.
+    # Usually, nothing waits, so the end of the text is the first alternative.
     inside = Run(rf"{safe}(?:\Z|({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
     tag = first.get("<", NEVER)
     # At the start of a line, blanks flow, and text that is neither a label nor the beginning of a marker changes the
@@ -248,7 +250,9 @@ class Closers:
     only_reasoning: frozenset[str]
     """Special tokens that close reasoning and nothing else."""
     empty: frozenset[str]
-    """Markers of empty reasoning between special tokens; at the end of a reply, they count as such closers."""
+    """Markers of empty reasoning between special tokens; at the end of a reply, they are markup like other special
+    tokens.
+    """
     implied: Mapping[str, tuple[str, ...]]
     """Closer of reasoning between special tokens → openers of the same format's text, which end that reasoning too."""
     calls: frozenset[str]
@@ -321,7 +325,7 @@ def tags_of(closers: Iterable[str]) -> list[str]:
 
 
 def without_prefixes(found: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return the markers that are neither a prefix of one of the others nor begin with one of them."""
+    """Return the markers that neither begin with one of the others nor are a prefix of one."""
     known = {strip_optional("", other) for other in others}
     return [
         marker
@@ -331,7 +335,7 @@ def without_prefixes(found: Iterable[str], others: Iterable[str]) -> list[str]:
 
 
 class Scanners:
-    """Scanners by situation, each made on first use."""
+    """Scanners for all situations, each created on first use."""
 
     __slots__ = ("_closers", "_line", "_made", "_openers", "_sections", "_unmarked", "after_text", "before_text")
 
@@ -350,15 +354,15 @@ class Scanners:
         self._unmarked = unmarked
         self._made: dict[tuple[bool, bool, bool], Scanner] = {}
         self.before_text = self.get(first=True, fresh=True)
-        """Scanner while reasoning may open."""
+        """Scanner to use while reasoning may open."""
         self.after_text = self.get()
-        """Scanner after that, with no wrapper open."""
+        """Scanner to use after that, as long as no wrapper is open."""
 
     def get(self, *, first: bool = False, fresh: bool = False, closers: bool = False) -> Scanner:
         """Return the scanner for text.
 
         With `first`, reasoning may open; with `fresh`, sections of special tokens may open; with `closers`, something
-        is open.
+        is open that may be closed.
         """
         known = self._made.get((first, fresh, closers))
         if known is None:

@@ -852,7 +852,9 @@ TABLE = (
 FORMATS: Mapping[str, Format] = MappingProxyType({row.name: row for row in TABLE})
 
 OPT_IN = frozenset({"tag", "action_object", "functionary", "ernie"})
-"""Disabled unless taught or chosen by name, because their markers occur in ordinary answers."""
+"""Formats that are disabled unless they are taught or chosen by name, because their markers occur in ordinary
+answers.
+"""
 
 DEFAULT = tuple(name for name in FORMATS if name not in OPT_IN)
 

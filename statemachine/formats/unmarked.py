@@ -1,4 +1,4 @@
-"""Calls without a marker, recognized by their keys, by being a list of expressions, or by opening a code fence."""
+"""Calls without a marker, recognized by their keys, as a list of expressions, or as the first thing in a code fence."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ class Unmarked:
     anywhere: Mapping[str, Keys]
     """First character of an object or array → how it is read."""
     reply: Mapping[str, Keys]
-    """The equivalent of `anywhere` until text has been seen."""
+    """Like `anywhere`, as long as no text has been seen."""
     expressions: Continuation | None
     """How to read a list of call expressions, until text has been seen."""
 
@@ -98,8 +98,8 @@ class Fences:
         return bool(self.keys or self.expressions)
 
     def plain(self, opens: str) -> Run:
-        """Return the run for a fence up to the first thing in it, which is not a call; `opens` matches what a call may
-        begin with.
+        """Return the run for a fence whose content does not begin with a call, up to that content; `opens` matches the
+        possible beginnings of a call.
         """
         infos = "|".join(map(re.escape, self.expressions))
         other = rf"(?!`++[ \t]*+(?i:{infos})[ \t]*+(?:\r?\n|\r?\Z))" if infos else ""
@@ -107,8 +107,8 @@ class Fences:
 
 
 def formats_by_keys(formats: Iterable[Format]) -> tuple[list[Format], list[Format], list[Format], list[Format]]:
-    """Return the formats that are identified by their keys instead of a marker, and the formats that list calls under a
-    key.
+    """Return the formats whose calls are identified by their keys instead of a marker, and the formats that list calls
+    under a key.
 
     The former are returned as three lists: objects before any text, objects anywhere, and arrays.
     """

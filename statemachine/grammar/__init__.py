@@ -1,7 +1,7 @@
 """Grammar of a reply; each module reads one kind of construct.
 
     reply       the whole reply: dispatch by state, failures, the end
-    text        text in which openers are looked for
+    text        text that is searched for openers
     lines       markers that count only at the start of a line: labels, fences, block quotes
     fences      code fences
     objects     JSON objects that are not calls
@@ -11,6 +11,7 @@
     left_over   closers that were never opened, at the end of a reply
     saying      visible text, and the scanner that reads it
 
-Each function takes the `Machine`, reads from its reader, and records in its frames what is open afterwards. A function
-that returns True has changed the state: its caller returns too, and `reply.read` dispatches again.
+Each function takes the `Machine`, reads from the machine's reader, and records in the machine's frames which constructs
+are still open. A function that returns True has changed the state: its caller returns too, and `reply.read` dispatches
+again.
 """

@@ -20,7 +20,7 @@ from statemachine.stream.buffer import Grammar, Mismatch, Overflow, match_whites
 
 
 def read(machine: Machine, value: Marked, length: int) -> Grammar:
-    """Read a call whose opener, of this length, begins here."""
+    """Read a call whose opener begins here and has this length."""
     reader, candidate = machine.reader, machine.candidate
     if value is TextFinding.BARE:
         machine.set_marked(False)
@@ -89,7 +89,9 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
 
 
 def directly_follows(opener: Opener, space_between: str) -> bool:
-    """Return whether an opener is followed by its content immediately, or only after blanks where these are allowed."""
+    """Return whether an opener is followed by its content immediately or, where blanks are allowed, after nothing but
+    blanks.
+    """
     return not space_between or (opener.blank and "\n" not in space_between)
 
 

@@ -90,10 +90,10 @@ def read_in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
 
 
 def is_stray(machine: Machine, close: str, newlines: int, end: int) -> Generator[None, None, bool]:
-    """Return whether this is a stray reasoning closer, one whose opener was in the prompt or does not exist.
+    """Return whether this is a stray reasoning closer, that is, one whose opener was in the prompt or does not exist.
 
-    After text, it is a stray if a newline is next to it, or if the reply ends there. Only the first such closer in a
-    reply counts, and none whose opener was shown as text, because the reply is then about such tags.
+    After text, a closer is stray if a newline is next to it, or if the reply ends there. Only the first such closer in
+    a reply counts, and only if its opener was not shown as text, because the reply is then about such tags.
     """
     reader, frames, past = machine.reader, machine.frames, machine.text_state
     if not past.text_seen or close not in machine.tables.closers.reasoning or close in past.shown_closers:
@@ -112,7 +112,7 @@ def ends_line(machine: Machine, end: int) -> bool:
 
 
 def drop_stray(machine: Machine, close: str, newlines: int, end: int) -> None:
-    """Drop a closer that closes nothing, as markup, along with the newlines before it if a newline follows."""
+    """Drop a closer that closes nothing; if a newline follows it, drop the newlines before it as well."""
     reader = machine.reader
     machine.text_state.shown_closers.add(close)
     if not ends_line(machine, end):
@@ -201,7 +201,7 @@ def read_newlines_after(machine: Machine) -> Grammar:
             reader.sink = sink if past.text_seen else Sink.SYNTAX
             reader.take(end - reader.at - MAX_NEWLINES)
             continue
-        # A `\r` at the end may be half of a newline. Nothing is consumed until the next thing is known, because it
+        # A `\r` at the end may be half of a newline. Nothing is consumed until it is known what follows, because that
         # decides whether the newlines are markup.
         if end < len(reader.text) and not (reader.text[end] == "\r" and end + 1 == len(reader.text)):
             length = end - reader.at

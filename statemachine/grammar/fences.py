@@ -1,4 +1,4 @@
-"""Code fences. If a call is the first thing in a fence, the fence is its markup; any other fence is text."""
+"""Code fences. If a call is the first thing in a fence, the fence is part of its markup; any other fence is text."""
 
 import re
 from collections.abc import Generator
@@ -107,7 +107,7 @@ def read_opener(machine: Machine, newlines: int) -> Generator[None, None, bool]:
 
 
 def fence_closer(machine: Machine) -> str:
-    """Return the closer of the fence around a call; "" without such a fence."""
+    """Return the closer of the fence around a call, or "" if the call is not in a fence."""
     for close in machine.frames.wrappers:
         if close[0] == TICK:
             return close
@@ -115,8 +115,8 @@ def fence_closer(machine: Machine) -> str:
 
 
 def closing_line(machine: Machine, offset: int) -> Generator[None, None, int]:
-    """Return the end of the closing line of the fence around a call, relative to the current position; 0 if that line
-    does not begin `offset` characters from here.
+    """Return the end of the closing line of the fence around a call, relative to the current position, or 0 if that
+    line does not begin `offset` characters from here.
     """
     reader = machine.reader
     while close := fence_closer(machine):

@@ -50,7 +50,7 @@ def read(machine: Machine) -> Generator[None, None, bool]:
 def begins_quote(machine: Machine, begin: int, markers: Markers[Marked] | None) -> bool:
     """Return whether the `>` at `begin`, the first character of its line, may begin a block quote.
 
-    It may if block quotes count here and none of the markers begins at that position.
+    This is possible if block quotes count here and none of the markers begins at that position.
     """
     quotes = scanner_of(machine).quote is not None
     return quotes and (markers is None or markers.match(machine.reader.text, begin) is None)

@@ -1,4 +1,4 @@
-"""JSON objects that are not calls: text through the closing brace, without looking for calls inside."""
+"""JSON objects that are not calls. They are text through their closing brace, and calls inside them are ignored."""
 
 from statemachine.formats.scanner import JSON_FLAT, JSON_OPEN
 from statemachine.grammar.saying import emit_text, scanner_of

@@ -28,7 +28,7 @@ def read(machine: Machine) -> Grammar:
 
 def skip_empty(reader: Reader, closing: tuple[str, ...]) -> Grammar:
     """Skip reasoning that consists only of whitespace: buffer the whitespace until more text follows, and drop it if
-    that is the closer.
+    that text is the closer.
     """
     while True:
         found = match_whitespace(reader.text, reader.at)
@@ -73,7 +73,7 @@ def read_message(machine: Machine) -> Grammar:
 
 
 def closer_at(reader: Reader, closing: tuple[str, ...]) -> tuple[str, int]:
-    """Return the complete closer that begins here, and its length; ("", 0) if none does."""
+    """Return the complete closer that begins here, and its length, or ("", 0) if none begins here."""
     markers = closers_of(closing)
     found = markers.match(reader.text, reader.at)
     if found is None or not found.lastindex:

@@ -17,7 +17,7 @@ from statemachine.stream.reader import Reader
 
 REASONING = State.REASONING
 MAX_IDLE = 64
-"""How many times in a row the grammar may continue without reading a character."""
+"""Maximum number of times in a row that the grammar may continue without reading a character."""
 
 READERS: Mapping[State, Callable[[Machine], Grammar]] = {
     State.TEXT: text.read,
@@ -127,7 +127,7 @@ def should_discard(machine: Machine) -> bool:
 
 
 def unread_newlines(reader: Reader) -> None:
-    """Put only the newlines at the end of the buffered text back, because they may precede another opener."""
+    """Put back only the newlines at the end of the buffered text, because they may precede another opener."""
     hold = reader.buffered
     taken: list[str] = []
     while len(hold.pieces) > 1 and hold.pieces[-1][0].isspace():

@@ -1,8 +1,8 @@
-"""Text in which openers are looked for.
+"""Text that is searched for openers.
 
-Text flows in one run whose pattern knows the first characters of everything that may begin (`formats/scanner.py`); the
-functions here are entered only where something may begin. Two things are buffered: an incomplete marker at the end of a
-piece, and newlines, because newlines directly before an opener are markup.
+Text flows in one run whose pattern recognizes the first characters of everything that may begin (`formats/scanner.py`);
+the functions here are entered only where something may begin. Two things are buffered: an incomplete marker at the end
+of a piece, and newlines, because newlines directly before an opener are markup.
 """
 
 import re
@@ -48,8 +48,8 @@ def read(machine: Machine) -> Grammar:
             if ran is scanner.objects.members or ran is scanner.objects.string:
                 enter_object(machine, quoted=ran is scanner.objects.string)
                 return
-            # `feed` may have followed the text through several runs, so the place is derived from the run in which it
-            # stopped.
+            # `feed` may have followed the text through several runs, so the place within the line is derived from the
+            # run in which the text stopped.
             place = START if ran is scanner.start else CODE if ran is scanner.code else INSIDE
             past.place = place = QUOTE if ran is scanner.quote else place
             if place is START and reader.at < len(reader.text):
@@ -67,7 +67,7 @@ def read(machine: Machine) -> Grammar:
 
 
 def read_first_text(machine: Machine, scanner: Scanner, run: Run) -> bool:
-    """Read text up to the next place where something may begin, while it still matters whether the text is visible.
+    """Read text up to the next position where something may begin, while it still matters whether the text is visible.
 
     Return whether the first visible text was seen, or the start of a line was reached.
     """
@@ -93,7 +93,7 @@ def read_first_text(machine: Machine, scanner: Scanner, run: Run) -> bool:
 def read_beginning(machine: Machine, markers: Markers[Marked]) -> Generator[None, None, bool]:
     """Read whatever may begin here, possibly after newlines. Return whether the state has changed."""
     reader, line = machine.reader, machine.tables.line
-    # Newlines before an opener are markup, so they wait until it is known what follows. There are three cases: more
+    # Newlines before an opener are markup, so they wait until the text after them is known. There are three cases: more
     # than MAX_NEWLINES newlines are text; a marker that counts at the start of a line is read by `lines.read`; any
     # other marker is read here, together with its newlines.
     run = line_ends(reader.text, reader.at)

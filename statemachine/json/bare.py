@@ -1,4 +1,4 @@
-"""Values whose strings need no quotes: between markers (Gemma), or after flags. Emits strict JSON.
+"""Values whose strings need no quotes, because they are between markers (Gemma) or follow flags. Emits strict JSON.
 
 Anything other than a number or a word of JSON or Python is read as a string, up to the end of the value (repair
 `bare_word`).
@@ -94,7 +94,7 @@ class MarkedBare(Bare):
         self.marks = LiteralOpening(len(marker), marker, run, raw=True)
 
     def begins(self, reader: Reader) -> Generator[None, None, LiteralOpening | None]:
-        """Return how to read the string that begins here; None if none begins here."""
+        """Return how to read the string that begins here, or None if none begins here."""
         while True:
             text = reader.text[reader.at : reader.at + len(self.marker)]
             if text == self.marker:

@@ -60,12 +60,12 @@ python_key = re.compile(r"[A-Za-z_$][\w$-]*+|[0-9-][0-9.]*+").match
 
 
 def python_to_json(text: str) -> str:
-    r"""Convert the text of a Python string to the text of a JSON string. Its escapes must be complete, and either short
-    or `\uXXXX`.
+    r"""Convert the text of a Python string to the text of a JSON string. Its escapes must be complete, and must be
+    either single-character escapes (such as `\n`) or `\uXXXX`.
 
     Most escapes are the same in JSON. The few that differ, and the quotes, are replaced in bulk, which is four times as
-    fast as one at a time. Pairs of backslashes are set aside meanwhile, so that each remaining backslash escapes the
-    character after it.
+    fast as replacing them one at a time. Pairs of backslashes are set aside meanwhile, so that each remaining backslash
+    escapes the character after it.
     """
     if "\\" not in text:
         return encode_basestring(text)[1:-1]
@@ -143,16 +143,20 @@ class Python:
     key_repair = "unquoted_key"
 
     def begins(self, reader: Reader) -> Generator[None, None, LiteralOpening | None]:
-        """Return how to read the string that begins here; None if none begins here."""
+        """Return how to read the string that begins here, or None if none begins here."""
         return (yield from python_begins(reader, ""))
 
     def opening(self, reader: Reader) -> Generator[None, None, tuple[int, tuple[str, ...]] | None]:
-        """Return the length of the opener and the closers of the string that begins here; None if none begins here."""
+        """Return the length of the opener and the closers of the string that begins here, or None if none begins
+        here.
+        """
         found = yield from self.begins(reader)
         return (found.length, (found.closer,)) if found else None
 
     def kind(self, reader: Reader) -> Generator[None, None, str]:
-        """Return the JSON type of the value that begins here; "" if it is not a word of the language."""
+        """Return the JSON type of the value that begins here, or "" if the value is a word that the language does not
+        define.
+        """
         known = KINDS.get(reader.text[reader.at])
         if known:
             return known
@@ -202,7 +206,7 @@ PYTHON = Python()
 
 
 def python_begins(reader: Reader, repair: str) -> Generator[None, None, LiteralOpening | None]:
-    """Return how to read the Python string that begins here with an optional prefix and quotes; None if none begins
+    """Return how to read the Python string that begins here with an optional prefix and quotes, or None if none begins
     here.
     """
     while True:
@@ -256,7 +260,8 @@ def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
 def quote_is_text(reader: Reader, *, again: bool) -> Generator[None, None, bool]:
     """Return whether a quote that could close its string is inside a word (`it's`).
 
-    `again`: such a quote came earlier, so a quote that is followed by blanks and a word is part of the text too.
+    `again` means that the string already contains such a quote, so that a quote followed by blanks and a word is part
+    of the text too.
     """
     while not reader.ended and (rest := inner(reader.text, reader.at + 1)) and not rest.lastindex:
         yield from reader.more()
@@ -292,7 +297,7 @@ def word(
     pattern: Callable[[str, int], Match[str] | None] = bare_word,
     limit: int = MAX_WORD,
 ) -> Grammar:
-    """Read a literal; any other word is a string where the schema allows one."""
+    """Read a word: a literal or, where the schema allows one, a string."""
     text = yield from full_match(reader, pattern, limit)
     name = text.rstrip()
     strict = WORDS.get(name)

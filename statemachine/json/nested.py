@@ -25,7 +25,7 @@ def unescape(text: str) -> str:
 
 
 def unescape_loose(text: str) -> str:
-    """Unescape a piece of a string in other quotes, inside which double quotes need not be escaped."""
+    """Unescape a piece of a string in quotes other than double quotes, which may contain unescaped double quotes."""
     return unescape(quotes(lambda found: '\\"' if found[0] == '"' else found[0], text))
 
 
@@ -145,8 +145,8 @@ def check_holds_object(reader: Reader) -> Generator[None, None, None]:
 def encoded_object(reader: Reader, state: JsonState, name: str) -> Grammar:
     """Read a JSON object given as a JSON string: decode and repair it in one pass, and emit it as an object.
 
-    `name` is the repair to record; "" if the string form is not a repair. While the object is open, an unescaped quote
-    is part of the object.
+    `name` is the repair to record, or "" if reading a string is not a repair. While the object is open, an unescaped
+    quote is part of the object.
 
     Raises:
         Mismatch: the string does not contain an object.

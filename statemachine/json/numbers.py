@@ -1,4 +1,5 @@
-"""JSON numbers, piece by piece: spelling is preserved, digits stream, and a part that may still lack its digits waits.
+"""JSON numbers, piece by piece: spelling is preserved, digits stream, and a sign, point or exponent waits for its first
+digit.
 
 In a `Dialect`, numbers may be spelled as in Python (`1_000`, `.5`, `5.`, `+1`, `0x10`) without being repaired.
 """
@@ -20,7 +21,7 @@ BASES = {"x": 16, "o": 8, "b": 2}
 
 
 def number(reader: Reader, state: JsonState) -> Grammar:
-    """Read a number and preserve its spelling. Digits stream; a part that may still lack its digits waits."""
+    """Read a number and preserve its spelling. Digits stream; a sign, point or exponent waits for its first digit."""
     while True:
         found = whole(reader.text, reader.at)
         end = found.end() if found else reader.at
@@ -59,7 +60,7 @@ def number_part(reader: Reader, state: JsonState, part: Callable[[str, int], re.
 
 
 def more_digits(reader: Reader, state: JsonState) -> Grammar:
-    """Read the digits that follow other digits; in any dialect, drop a `_` between digits."""
+    """Read the digits that follow other digits; if a dialect is set, drop each `_` between digits."""
     while True:
         char = yield from peek_number(reader, state)
         if char == "_" and state.dialect is not None:

@@ -2,8 +2,8 @@ r"""Decides whether a double quote ends its string or is unescaped text inside i
 
 Theory of operation. A quote ends its string if the text after it can follow a string in that position: either a comma
 with a suitable next element, or the closers of open containers and, once all of them are closed, anything but a quote
-or a backslash. The text around the JSON (`state.Around`) counts too, and so does anything that ends a call with missing
-brackets. Any other quote is text of the string. Valid JSON is never read differently.
+or a backslash. The text around the JSON (`state.Around`) counts too, as does anything that ends a call whose brackets
+are missing. Any other quote is part of the string. Valid JSON is always read as a strict parser would read it.
 
 The decision waits for no more text than it needs: after a comma, for a key and its colon; otherwise, for the first
 character that is not a bracket. If the whitespace or a key is too long, the quote ends the string.
@@ -35,10 +35,10 @@ def ends_string(
 ) -> Generator[None, None, bool]:
     """Return whether the double quote here, in a string that began with one, ends the string.
 
-    `had_unescaped_quote`: the string contains an earlier quote that did not end it. The brackets must then match the
-    open containers exactly; otherwise there may be one too many.
+    `had_unescaped_quote` means that an earlier quote in the string did not end it. The brackets must then match the
+    open containers exactly; without such a quote, surplus brackets are allowed.
     """
-    # The common case first: one regular expression decides most quotes without simulating the stack.
+    # The common case first: one regular expression recognizes most ends of strings without simulating the stack.
     stack = state.stack
     if stack and stack[-1] == "}" and next_key(reader.text, reader.at):
         return True
@@ -98,7 +98,7 @@ def may_follow_comma(reader: Reader, offset: int, closer: str, around: Around) -
 
 
 def is_key_with_colon(reader: Reader, offset: int) -> Generator[None, None, bool]:
-    """Return whether the quote at `offset` begins a key with its colon, or a text too long to check."""
+    """Return whether the quote at `offset` begins a key with its colon, or text that is too long to check."""
     while True:
         end = key_text(reader.text, reader.at + offset + 1).end()  # type: ignore[union-attr]  # {0,} always matches
         if end < len(reader.text) or reader.ended:
@@ -111,7 +111,7 @@ def is_key_with_colon(reader: Reader, offset: int) -> Generator[None, None, bool
 
 
 def whole_word(reader: Reader, offset: int) -> Generator[None, None, tuple[str, int]]:
-    """Return the word at `offset` and the offset of its end; "" if no word is there or it is too long."""
+    """Return the word at `offset` and the offset of its end, or "" if no word is there or it is too long."""
     while True:
         found = word(reader.text, reader.at + offset)
         text = found[0] if found else ""

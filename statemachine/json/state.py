@@ -52,14 +52,20 @@ class Dialect(Protocol):
         """Read a string."""
 
     def kind(self, reader: Reader) -> Generator[None, None, str]:
-        """Return the JSON type of the value that begins here; "" if it is not a word of the language."""
+        """Return the JSON type of the value that begins here, or "" if the value is a word that the language does not
+        define.
+        """
 
     def opening(self, reader: Reader) -> Generator[None, None, tuple[int, tuple[str, ...]] | None]:
-        """Return the length of the opener and the closers of the string that begins here; None if none begins here."""
+        """Return the length of the opener and the closers of the string that begins here, or None if none begins
+        here.
+        """
 
 
 class Typing(Protocol):
-    """Schema of the values in one JSON text, notified of every step into it; implemented in `typed.py`."""
+    """Types of the values in one JSON text, according to its schema. It is notified of every step into that text, and
+    is implemented in `typed.py`.
+    """
 
     def may_contradict(self, char: str) -> bool:
         """Return whether a value beginning with this character may contradict the schema and needs `read_repaired`."""
@@ -104,16 +110,16 @@ class JsonState:
     quoted: bool = False
     """Whether the reader is inside a string."""
     cut: bool = False
-    """Whether the text ending here would cut something off (a string, a word, a number, a pair, a container without
-    members). Closers cannot repair that.
+    """Whether something would be cut off if the text ended here (a string, a word, a number, a pair, a container
+    without members). Closers cannot repair that.
     """
     depth: int = MAX_DEPTH
     dialect: Dialect | None = None
     """Notation of the values; None means JSON."""
     typed: Typing | None = None
-    """Schema of the values; None without a schema."""
+    """Schema of the values, or None if they have no schema."""
     around: Around | None = None
-    """Text around this one; None: the first quote ends a string."""
+    """Text around this JSON text. If it is None, the first quote ends a string."""
 
     @property
     def comments(self) -> bool:
@@ -125,5 +131,7 @@ class JsonState:
         self.repairs[name] = None
 
     def missing(self) -> str | None:
-        """Return the closers that would complete the output if the text ended here; None if closers are not enough."""
+        """Return the closers that would complete the output if the text ended here, or None if closers are not
+        enough.
+        """
         return None if self.cut else "".join(CLOSES[closer] for closer in reversed(self.stack))

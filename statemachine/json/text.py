@@ -3,8 +3,8 @@
 Theory of operation. `value` is a transducer over a `Reader`: strict input is kept (number spelling, key order, escapes,
 whitespace), everything else is repaired in place, and each kind of repair is recorded once in `JsonState`. At every
 moment the output is a prefix of strict JSON: a comma waits until something follows it, and a number's sign, point or
-exponent waits for its digit. Strings stream in runs. Input that no repair can explain raises `Mismatch` at the first
-such character.
+exponent waits for its digit. Strings stream in runs. Input that cannot be repaired raises `Mismatch` at the first
+offending character.
 
 Nesting is tracked in an explicit stack of closers in `JsonState`: depth is limited by a number, not by Python's call
 stack, and the missing closers are known if the text ends early.
@@ -45,7 +45,7 @@ STRICT = string_run('"')
 MARKUP_STARTS = "<[`\r\n"
 """First characters of markup that can only follow a call."""
 AFTER_UNESCAPED_QUOTE = string_run('"' + MARKUP_STARTS)
-"""Run for a string that has contained an unescaped quote."""
+"""Run for the text of a string after an unescaped quote."""
 # Closers by opener. A left double quote is also accepted as a closer, since models write “ on both sides; `string` adds
 # the plain double quote to all typographic ones.
 CLOSERS = {'"': '"', "'": "'", "\u201c": "\u201d\u201c", "\u201d": "\u201d", "\u2018": "\u2019", "\u2019": "\u2019"}
@@ -105,7 +105,7 @@ def value(reader: Reader, state: JsonState) -> Grammar:
     """Read one complete JSON value.
 
     Raises:
-        Mismatch: at the first character that no repair explains, or if the value is nested deeper than `state.depth`.
+        Mismatch: at the first character that cannot be repaired, or if the value is nested deeper than `state.depth`.
     """
     stack, dialect, typed = state.stack, state.dialect, state.typed
     brackets = BRACKETS if dialect is None else dialect.brackets
@@ -346,7 +346,7 @@ def quote_ends_string(
 ) -> Generator[None, None, bool]:
     """Return whether the closing quote here ends its string, which began with `quote`.
 
-    `had_unescaped_quote`: the string contained an unescaped quote.
+    `had_unescaped_quote` means that the string contains an earlier, unescaped quote.
     """
     if quote in "'\u2018":
         return (yield from apostrophe_ends_string(reader))

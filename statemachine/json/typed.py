@@ -13,8 +13,8 @@ read unchanged. The others are repaired (each of these repairs is recorded as `t
 * Any other value where only a string is allowed is emitted as a string that contains its JSON text, without delay. A
   `null` for an optional parameter is kept: models use it to mean "not given".
 
-Everything else is kept unchanged; `3.0` is an integer in JSON Schema. Output that has been emitted is never
-contradicted by later output.
+Everything else is kept unchanged, including `3.0` for an integer, which JSON Schema allows. Output that has been
+emitted is never contradicted by later output.
 """
 
 import re
@@ -83,13 +83,15 @@ def fits(kind: str, types: frozenset[str]) -> bool:
 
 
 def typing_of(parameters: object) -> "Typed | None":
-    """Return the typing of arguments for a tool's parameter schema; None if the schema constrains nothing."""
+    """Return a `Typed` for arguments described by a tool's parameter schema, or None if the schema constrains
+    nothing.
+    """
     found = schema.described_node(parameters)
     return None if found is None else Typed(found)
 
 
 class Typed:
-    """Schema of the values in one JSON text; see `state.Typing`."""
+    """Implementation of `state.Typing`: the schema of the values in one JSON text."""
 
     __slots__ = ("_levels", "_next", "_root", "_sets")
 
@@ -249,7 +251,7 @@ def may_be(found: Match[str], types: frozenset[str]) -> bool:
 
 
 def scalar_json(text: str, types: frozenset[str]) -> str | None:
-    """Return the JSON of a scalar of one of these types, with its spelling preserved; None if the text is not such a
+    """Return the JSON of a scalar of one of these types, with its spelling preserved, or None if the text is not such a
     scalar.
     """
     if "number" in types and number(text):

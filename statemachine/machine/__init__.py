@@ -1,1 +1,1 @@
-"""The state machine: the table of its states, the stack of frames, and the life of a call."""
+"""The state machine: the table of its states, the stack of frames, and the life cycle of a call."""

@@ -41,7 +41,9 @@ class EnvelopeState:
     has_call_key: bool = False
     """Whether the object has a key that occurs only in calls."""
     emitted_text: bool = False
-    """Whether a thought or a final answer inside it was emitted, in which case the object need not be a call."""
+    """Whether a thought or a final answer inside the envelope was emitted, in which case the object need not be a
+    call.
+    """
 
 
 @define(eq=False)

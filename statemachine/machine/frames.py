@@ -23,10 +23,12 @@ NO_CLOSERS: tuple[str, ...] = ()
 
 @define(eq=False)
 class Frame:
-    """Entry on the stack."""
+    """Open construct on the stack."""
 
     state: State | None
-    """None for a wrapper, whose text is read like the text around it."""
+    """State in which the frame's text is read; None for a wrapper, whose text is read like the text around the
+    wrapper.
+    """
     sink: Sink
     """Destination of the frame's text outside calls."""
     closers: tuple[str, ...] = ()
@@ -53,7 +55,7 @@ class Frames:
         """States passed through, if a test records them; otherwise None."""
 
     def apply(self, found: Input, *closers: str, candidate: Candidate | None = None) -> None:
-        """Apply an input. All state changes are made here."""
+        """Apply an input to the stack. Every change of state is made here."""
         move = TRANSITIONS[self.state][found]
         stack, top = self._stack, self.top
         # `top` is the innermost frame that is not a wrapper, so wrappers may be above it on the stack: wrappers that
@@ -93,7 +95,7 @@ class Frames:
         return len(self._stack) > 1 and self._stack[-2].state is FENCE
 
     def open_wrappers(self, closers: Sequence[str]) -> None:
-        """Open wrappers around the innermost frame, given outermost first. A fence replaces the previous one."""
+        """Open wrappers around the innermost frame, given outermost first. A fence replaces any previous fence."""
         if any(close[0] == TICK for close in closers):
             self._stack = [frame for frame in self._stack if not is_fence(frame)]
             self._derive()

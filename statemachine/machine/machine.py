@@ -28,8 +28,8 @@ MAX_BARE_BUFFER = 1024
 
 @frozen
 class Limits:
-    """Limits on the state that model text can make a parser keep, in characters (`depth`: in levels). Anything beyond
-    them is treated as text.
+    """Limits on the state that model text can make a parser hold, in characters, except for `depth` (in levels). Beyond
+    a limit, a candidate becomes text, and a committed call ends incomplete.
     """
 
     held: int = 256 * 1024
@@ -53,14 +53,14 @@ class MachineOptions:
 class LinePlace(Enum):
     """Position of the text within its line."""
 
-    START = "only blanks came since the last line end"
-    INSIDE = "something else did"
-    CODE = "inside of inline code"
-    QUOTE = "inside of a line of a block quote"
+    START = "at the start of a line, possibly after blanks"
+    INSIDE = "within a line"
+    CODE = "inside inline code"
+    QUOTE = "within a line of a block quote"
 
 
 START, INSIDE, CODE, QUOTE = LinePlace.START, LinePlace.INSIDE, LinePlace.CODE, LinePlace.QUOTE
-"""Looked up at every marker; a global is faster than an enum member."""
+"""Members of `LinePlace` that are looked up at every marker; a global is faster than an enum member."""
 
 
 @define
@@ -75,9 +75,11 @@ class TextState:
     ended.
     """
     opens_line: bool = True
-    """Whether nothing but newlines preceded the last opener on its line, or in the reply."""
+    """Whether the last opener was preceded by nothing but blanks on its line, or by no visible text in the reply."""
     shown_closers: set[str] = field(factory=set)
-    """Reasoning closers that are text from here on: their openers were text, or one of them closed nothing."""
+    """Reasoning closers that count as text from here on, because their opener was shown as text or an earlier closer
+    closed nothing.
+    """
     call_markup_shown: bool = False
     """Whether call markup was shown as text, in which case call closers are text from here on."""
 
@@ -120,7 +122,9 @@ class Machine:
             yield from reader.more()
 
     def note_visible_text(self, something: bool) -> None:
-        """Note that visible text has been emitted, unless it belongs to the prefix or to reasoning."""
+        """Note that visible text has been emitted if `something` is True, unless the text belongs to the prefix or to
+        reasoning.
+        """
         if something and not self.reader.emitter.hidden and not self.frames.reasoning:
             self.text_state.note_visible_text()
 
@@ -149,7 +153,9 @@ class Machine:
         reader.buffered.limit = self.hold_limit
 
     def set_marked(self, marked: bool) -> None:
-        """Set whether anything but its keys shows that the candidate is a call. If not, its buffer is smaller."""
+        """Set whether anything other than its keys shows that the candidate is a call. If nothing does, its buffer is
+        smaller.
+        """
         self.candidate.marked = marked
         if self.reader.sink is Sink.HOLD:
             self.reader.buffered.limit = self.hold_limit
@@ -179,8 +185,8 @@ class Machine:
         candidate.name = name if offered is None else offered
 
     def disown(self) -> None:
-        """Release the buffered text, because the name is not offered; the remaining text of the call uses the same
-        sink.
+        """Release the buffered text, because the name is not that of an offered tool; the remaining text of the call is
+        sent to the same sink.
         """
         reader, candidate = self.reader, self.candidate
         self.frames.apply(Input.DISOWN)

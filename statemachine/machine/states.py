@@ -13,7 +13,7 @@ determines how text is read, so the end of a call, a fence or an object is handl
                      │  └──object──▶ object ──end──▶ frame beneath
                      └──reject──▶ frame beneath: text, reasoning, or the fence that the candidate opened
 
-TEXT is text in which openers are looked for, except inside inline code. FENCE is a code fence: text without openers.
+TEXT is text that is searched for openers, except inside inline code. FENCE is a code fence: text without openers.
 OBJECT is a JSON object that turned out not to be a call: text through its closing brace. REASONING is a reasoning span.
 MESSAGE is a message whose header shows that it contains nothing but text. CANDIDATE buffers what it consumes until it
 is committed (CALL), disowned because its name is not offered (UNKNOWN: read to its end like a call, but sent to another
@@ -21,7 +21,7 @@ sink), or rejected; the header of a message may also turn out to begin reasoning
 call and the newlines that follow them, and the newlines that follow the closer of a wrapper. BROKEN discards a call
 that became unreadable and, with `malformed="discard"`, a call that was never committed. CLOSED is final.
 
-`python -m statemachine.machine.states` prints the table as a diagram, which also appears in the reference page about
+`python -m statemachine.machine.states` prints the table as a diagram, which also appears on the reference page about
 states. Two more tables define which events may be emitted in each state (`EMITS`) and which events may follow each
 event (`FOLLOWS`). The tests check every parser against them.
 """
@@ -171,7 +171,7 @@ class EventOrder:
         self._calls = 0
 
     def violations_by(self, event: Event) -> list[str]:
-        """Return the violations caused by the next event; [] if it is legal."""
+        """Return the violations caused by the next event, or [] if it is legal."""
         found: list[str] = []
         kind, before = type(event), self._before
         if kind not in FOLLOWS[before]:
@@ -196,7 +196,7 @@ class EventOrder:
 
 
 def violations(events: Iterable[Event]) -> list[str]:
-    """Return the violations in the events of a complete reply; [] if the events are legal."""
+    """Return the violations in the events of a complete reply, or [] if the events are legal."""
     order = EventOrder()
     return [wrong for event in events for wrong in order.violations_by(event)] + order.unfinished()
 

@@ -1,4 +1,4 @@
-"""Human-readable reasons why text is buffered. For debugging only, never on the hot path.
+"""Human-readable reasons why text is buffered. They are for debugging only and are never computed on the hot path.
 
 Two kinds of text are buffered: a candidate that has not been committed, and the end of the available text if it may
 still become something else.
@@ -20,7 +20,7 @@ _NAMED = 3
 
 
 def waits_for(machine: Machine) -> str:
-    """Return the reason why text is buffered; "" if nothing is buffered."""
+    """Return the reason why text is buffered, or "" if nothing is buffered."""
     reader, frames = machine.reader, machine.frames
     pending = reader.text[reader.at :]
     if not pending and not reader.buffered.length:

@@ -16,7 +16,7 @@ Grammar = Generator[None, None, None]
 
 
 class EndOfText(Exception):
-    """The text has ended. Raised where a grammar asks for more text, and handled in one place for the whole reply
+    """The text has ended. Raised where a grammar requests more text, and handled in one place for the whole reply
     (`grammar/reply.py`).
     """
 
@@ -28,7 +28,7 @@ class Mismatch(Exception):
 
 
 class Overflow(Exception):
-    """A candidate exceeds its buffer limit. Handled in `grammar/reply.py` too."""
+    """A candidate exceeds its buffer limit. This exception, too, is handled in `grammar/reply.py`."""
 
 
 class Buffer:
@@ -71,7 +71,7 @@ class Buffer:
     def whitespace_end(self, offset: int) -> Generator[None, None, int]:
         """Find the end of the whitespace that begins at `offset`, without consuming it.
 
-        Offsets are relative to `at`. Return the offset of the next character, or of the end of all text; −1 if the
+        Offsets are relative to `at`. Return the offset of the next character or of the end of all text, or −1 if the
         whitespace is longer than `MAX_WHITESPACE`.
         """
         while True:

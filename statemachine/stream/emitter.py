@@ -1,8 +1,8 @@
 """Routing of raw text to events, merging of pieces, and the ledger of every character.
 
 A `Sink` is the destination of raw text. Consecutive text that one feed sends to the same sink is merged into one event.
-Text of the prefix is counted (`hidden`) but not emitted. A `Ledger`, if there is one, records what every other
-character was.
+Text of the prefix is counted (`hidden`) but not emitted. A `Ledger`, if there is one, records how every other character
+was classified.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ class Sink(IntEnum):
     """Destination of raw text."""
 
     SYNTAX = 0
-    """Nowhere: it is markup."""
+    """Dropped, because the text is markup."""
     HOLD = 1
-    """Buffered, since it may still turn out not to be a call."""
+    """Buffered, because the text may still turn out not to be part of a call."""
     TEXT = 2
     REASONING = 3
     DISCARD = 4
@@ -43,7 +43,7 @@ class Span:
 
 @define(eq=False)
 class Ledger:
-    """Record of what every character of the reply was."""
+    """Record of how every character of the reply was classified."""
 
     _lengths: list[tuple[str, int]] = field(factory=list, init=False)
 
@@ -77,12 +77,12 @@ class Emitter:
         self.index = -1
         """Number of the call that is being read or, between calls, of the last one read."""
         self.discard_reason = ""
-        """Why text is being discarded."""
+        """Reason why text is being discarded."""
         self.ledger = ledger
         self.hidden = 0
-        """Number of characters still to arrive that belong to the prefix."""
+        """Number of characters of the prefix that have not arrived yet."""
         self.events_only = ledger is None
-        """Whether only events are needed: without a ledger, and with nothing left to hide."""
+        """Whether only events are needed, because the reply has no ledger and nothing is left to hide."""
 
     def hide(self, length: int) -> None:
         """Hide the next characters of the reply, because they belong to the prefix."""

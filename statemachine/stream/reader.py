@@ -31,10 +31,10 @@ match_unit = re.compile(r"\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL).match
 
 
 class Target(Protocol):
-    """Destination of arguments other than the client: a list, or any object with `append`."""
+    """Destination of arguments other than the client: a list, or any other object with an `append` method."""
 
     def append(self, piece: str, /) -> None:
-        """Take a piece of strict JSON."""
+        """Accept a piece of strict JSON."""
 
 
 class BufferedPieces:
@@ -78,12 +78,12 @@ class Reader(Buffer):
         self.target: Target | bool = False
         """Destination of arguments: a list, the client (True) or nowhere (False)."""
         self.idle_count = 0
-        """How many times in a row the grammar has continued without reading a character."""
+        """Number of times in a row that the grammar has continued without reading a character."""
         self.remaining = 0
         """Number of characters that may still be added to this call's arguments."""
         self.scan: Callable[[str], Match[str] | None] | None = None
-        """Finds anything that the armed run cannot pass without a closer look. None if every piece needs a closer
-        look.
+        """Finds anything in a piece that the armed run cannot pass through unexamined; None if every piece has to be
+        examined.
         """
         self.run: Run | None = None
         """Armed run, if any."""
@@ -132,7 +132,7 @@ class Reader(Buffer):
         raise Overflow
 
     def release(self, sink: Sink) -> None:
-        """Route the buffered text, and all text consumed from now on, to a sink (SYNTAX: the buffered text was
+        """Route the buffered text, and all text consumed from now on, to a sink (SYNTAX if the buffered text was
         markup).
         """
         self.sink = sink
@@ -197,8 +197,8 @@ class Reader(Buffer):
                     self.emit_arguments(run.convert(self.take(stop - self.at, kind)))
             if group is not None and group > 1:
                 run = run.next_runs[group]
-            # Before the end of the text, the pattern stops only where something begins. The caller finds out what; if
-            # no more text will arrive, there is nothing to wait for either.
+            # Before the end of the text, the pattern stops only where something begins. The caller determines what it
+            # is; if no more text will arrive, there is nothing to wait for either.
             if found.end() < len(self.text) or self.ended:
                 break
             self.arm(run, waiting=stop < len(self.text))
@@ -232,10 +232,10 @@ class Reader(Buffer):
 
     def arm(self, run: Run, *, waiting: bool) -> None:
         """Arm the run for `Parser.feed`, if the run alone determines what happens to the text."""
-        # `feed` makes one event from a piece. So the text must have a single destination (arguments whose raw text is
-        # syntax, or raw text without arguments), and no ledger may be active. Where nothing is emitted as arguments,
-        # `feed` skips the conversion. This is correct only for `json_escape`: any other conversion may keep state
-        # between pieces (such as a decoder of nested JSON) and has to see all of the text.
+        # `feed` makes one event from a piece. The text must therefore have a single destination (arguments whose raw
+        # text is syntax, or raw text without arguments), and no ledger may be active. Where nothing is emitted as
+        # arguments, `feed` skips the conversion. This is correct only for `json_escape`: any other conversion may keep
+        # state between pieces (such as a decoder of nested JSON) and has to see all of the text.
         if not self.emitter.events_only:
             return
         if self.target is True and self.sink is SYNTAX:

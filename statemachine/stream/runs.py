@@ -1,4 +1,4 @@
-"""Runs: text that flows to one place until a pattern stops it.
+"""Runs: text that flows to one destination until a pattern stops it.
 
 Most text is read this way. While a run is armed, a piece costs one regular expression match and one event.
 """
@@ -13,12 +13,12 @@ class Run:
     """Text that flows until its pattern stops.
 
     `match` accepts text from an offset on; `fullmatch` accepts a complete piece. If a group matched, it is the text at
-    the end that must wait (it may be empty: nothing waits). A group n ≥ 2 also means that the text continues in
+    the end that must wait (if it is empty, nothing waits). A group n ≥ 2 also means that the text continues in
     `others[n]`: for example, because a string has begun or ended.
 
-    `convert` turns the text into arguments (`json_escape`: into the text of a JSON string; None: unchanged). `search`
-    is a cheaper test to try first. No match means that all of the text flows unchanged; a match with a group means that
-    all of it flows, but converted.
+    `convert` turns the text into arguments (`json_escape` produces the text of a JSON string; None leaves the text
+    unchanged). `search` is a cheaper test to try first. No match means that all of the text flows unchanged; a match
+    with a group means that all of it flows, but converted.
     """
 
     __slots__ = ("_pattern", "convert", "fullmatch", "match", "next_runs", "search")

@@ -1,4 +1,4 @@
-"""Preparation of arguments for a format: they are validated, and split without changing how they are spelled."""
+"""Preparation of arguments for a format: they are validated, and split without changing their spelling."""
 
 import json
 import re
@@ -14,7 +14,7 @@ piece = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\w.+-]++|[^\s]')
 class Written(Protocol):
     """Call to be written: a name and the JSON text of its arguments.
 
-    If the call has an `id`, it is written in formats that have a place for it.
+    If the call has an `id`, it is written in formats that include ids.
     """
 
     @property

@@ -30,7 +30,8 @@ is_id = re.compile(r"[\w.:-]+").fullmatch
 
 
 def write(calls: Iterable[Written], format: str | Format) -> str:
-    """Return the calls as a model would write them in this format (a name or a `Format`); "" for an empty iterable.
+    """Return the calls as a model would write them in this format (a name or a `Format`), or "" if the iterable is
+    empty.
 
     Raises:
         KeyError: the format is unknown.
@@ -75,7 +76,7 @@ def write_blocks(form: Format, variant: Variant, calls: list[Written]) -> list[s
 
 
 def closer_text(form: Format) -> str:
-    """Return the closer of a call, as the format itself writes it."""
+    """Return the closer to write after a call, or "" if the format omits it."""
     return spell(form.close) if form.closed else ""
 
 

@@ -1,4 +1,4 @@
-"""Adapters that use the parser in place of the one in an engine or framework. Each module is for one of them.
+"""Adapters that replace the parser of an inference engine or framework, with a module for each.
 
 `openai_deltas` is for your own servers: it turns the model's text into Chat Completions deltas.
 """

@@ -8,8 +8,9 @@
         …
     finish_reason = deltas.finish_reason
 
-A delta contains one thing: `content`, `reasoning_content`, or one entry of `tool_calls`. A call's first entry contains
-its id, type and name; later entries contain pieces of the arguments. Text that the parser discards is left out.
+A delta contains exactly one of three fields: `content`, `reasoning_content`, or `tool_calls` with a single entry. A
+call's first entry contains its id, type and name; later entries contain pieces of the arguments. Text that the parser
+discards is omitted.
 """
 
 import uuid
@@ -34,15 +35,15 @@ def openai_deltas(
 ) -> "OpenAIDeltas":
     """Return a converter from this parser's events to deltas.
 
-    `reasoning` is the name of the delta field for reasoning; None leaves reasoning out. `new_id` creates the id of a
-    call if the model wrote no id for it, or repeated the id of an earlier call.
+    `reasoning` is the name of the delta field for reasoning; None omits reasoning. `new_id` creates the id of a call if
+    the model wrote no id for it, or repeated the id of an earlier call.
     """
     return OpenAIDeltas(parser, new_id=new_id, reasoning=reasoning)
 
 
 @define(eq=False)
 class OpenAIDeltas:
-    """Deltas of one reply."""
+    """Converts the parser events of one reply to deltas."""
 
     _parser: Parser
     _new_id: Callable[[], str] = field(kw_only=True)
@@ -53,15 +54,15 @@ class OpenAIDeltas:
     ids: list[str] = field(factory=list, init=False)
     """Ids of the calls, in order."""
     incomplete: list[str] = field(factory=list, init=False)
-    """Ids of the calls that were cut off or could not be read to their end."""
+    """Ids of the calls that were cut off or could not be parsed to the end."""
 
     def feed(self, text: str) -> list[Delta]:
-        """Return the deltas for this piece of the reply; [] if all of it has to be buffered."""
+        """Return the deltas for this piece of the reply, or [] if the whole piece has to be buffered."""
         return self.deltas(self._parser.feed(text))
 
     def close(self, reason: str | None = None) -> list[Delta]:
-        """Return the last deltas. `reason` is the model's own finish reason; None and "stop" mean that it stopped on
-        its own.
+        """Return the last deltas. `reason` is the model's own finish reason; None and "stop" mean that the model
+        stopped on its own.
         """
         self._reason = reason
         return self.deltas(self._parser.close(reason))
@@ -72,8 +73,8 @@ class OpenAIDeltas:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Finish reason of the reply, once it is closed. `tool_calls` only if a call was made and every call is
-        complete.
+        """Finish reason of the reply, known after `close`. It is `tool_calls` only if calls were made and all of them
+        are complete.
         """
         if self.incomplete or self._reason not in (None, "stop", "tool_calls"):
             return "length"

@@ -33,7 +33,7 @@ class ToolCallParser(RunnableGenerator[Piece, AIMessage]):
     cut off.
 
     `tools` are LangChain tools or any tools that `Parser` accepts. `options` are options of `Parser`. `bind` can
-    replace any of them.
+    override any of these.
     """
 
     def __init__(self, tools: Tools = None, **options: Any) -> None:
@@ -82,7 +82,7 @@ def whole_message(merged: AIMessage) -> AIMessage:
 
 
 class _ReplyChunks:
-    """Chunks of one reply."""
+    """Converts the pieces of one reply to message chunks."""
 
     def __init__(self, tools: Tools, **options: Any) -> None:
         self._deltas = OpenAIDeltas(Parser(_plain(tools), **options), new_id=new_call_id, reasoning="reasoning_content")
@@ -90,7 +90,7 @@ class _ReplyChunks:
         self._reason: str | None = None
 
     def feed(self, piece: Piece) -> Iterator[AIMessageChunk]:
-        """Yield the chunks for a piece of the reply, then one with everything else that the piece contains."""
+        """Yield the chunks for the text in a piece of the reply, and then one for the piece's other contents."""
         if isinstance(piece, str):
             yield from self._chunks(self._deltas.feed(piece))
             return

@@ -89,7 +89,7 @@ class _Model(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:
             chunks = litellm.completion(**_completion_arguments(request))
-        except Exception as error:  # noqa: BLE001  any error of its providers
+        except Exception as error:  # noqa: BLE001  providers raise any error
             return _error_response(error)
         return _stream_response(_Events(chunks))
 
@@ -125,7 +125,7 @@ class _AsyncEvents(httpx.AsyncByteStream):
 
 
 def _request(asked: dict[str, Any], *, stream: bool) -> httpx.Request:
-    """Convert the arguments that LiteLLM passes to a provider to a Chat Completions request."""
+    """Convert the arguments that LiteLLM passes to a provider into a Chat Completions request."""
     body = {**asked["optional_params"], "model": asked["model"], "messages": asked["messages"], "stream": stream}
     reached = {
         key: value for key in ("api_base", "api_key", "client", "headers", "timeout") if (value := asked.get(key))
@@ -136,7 +136,7 @@ def _request(asked: dict[str, Any], *, stream: bool) -> httpx.Request:
 
 
 def _completion_arguments(request: httpx.Request) -> dict[str, Any]:
-    """Convert a request from `_request` to arguments for `litellm.completion`."""
+    """Convert a request created by `_request` into arguments for `litellm.completion`."""
     return {**json.loads(request.content), **request.extensions[MODEL_OPTIONS]}
 
 
@@ -166,7 +166,7 @@ def _chunks(reader: SseReader, data: bytes) -> Iterator[Chunk]:
         told = json.loads(event.data)
         if "error" in told:
             raise _error(500, event.data)
-        if (usage := told.get("usage")) and not told["choices"]:  # LiteLLM drops it in a ModelResponseStream
+        if (usage := told.get("usage")) and not told["choices"]:  # LiteLLM drops a ModelResponseStream's usage
             yield GenericStreamingChunk(text="", is_finished=False, finish_reason="", usage=usage)
         else:
             yield ModelResponseStream(**told)

@@ -7,7 +7,8 @@ The model's own chat template writes the prompt, including the tools; `reading` 
 `tool_choice` names a tool, the wrapped handler's reply is returned unchanged, because its grammar allows the model to
 write only arguments.
 
-llama-cpp-python removes control tokens from the text, so a format whose markers are control tokens is not found.
+llama-cpp-python removes control tokens from the text, so calls in a format whose markers are control tokens cannot be
+recognized.
 """
 
 from collections.abc import Iterator
@@ -24,8 +25,8 @@ OWN_TEMPLATE, OTHERWISE = "chat_template.default", "chatml"
 
 
 def reading(inner: Any = None) -> Any:
-    """Wrap a chat handler so that calls are read from its replies. None means the handler for the model's own
-    template.
+    """Wrap a chat handler so that the calls in its replies are recognized. None stands for the handler for the model's
+    own template.
     """
 
     def handler(*, llama: Any, tools: list[Any] | None = None, tool_choice: Any = None, **options: Any) -> Any:
@@ -40,7 +41,7 @@ def reading(inner: Any = None) -> Any:
 
 
 def stream_reply(chunks: Iterator[Any], deltas: OpenAIDeltas) -> Iterator[Any]:
-    """Replace the text in the chunks with what the parser finds in it."""
+    """Replace the text in the chunks with the deltas that the parser produces for it."""
     for chunk in chunks:
         (choice,) = chunk["choices"]
         reason, delta = choice["finish_reason"], choice["delta"]
@@ -56,7 +57,7 @@ def stream_reply(chunks: Iterator[Any], deltas: OpenAIDeltas) -> Iterator[Any]:
 
 
 def complete_reply(reply: Any, deltas: OpenAIDeltas) -> Any:
-    """Replace the text of a complete reply with what the parser finds in it."""
+    """Replace the text of a complete reply with the message that the parser produces for it."""
     (choice,) = reply["choices"]
     found = deltas.feed(choice["message"]["content"] or "") + deltas.close(choice["finish_reason"])
     message = choice["message"] | {"content": None} | message_of(found)

@@ -5,8 +5,8 @@
 
 mlx-lm imports the module `mlx_lm.tool_parsers.NAME`, so this module registers modules under those names.
 
-mlx-lm itself looks for the two markers, and passes on the text between them once the second has arrived or the reply
-has ended. So calls are not streamed. Any format with these markers can be read.
+mlx-lm itself searches for the two markers, and passes the text between them to the parser once the second marker has
+arrived or the reply has ended. Calls are therefore not streamed. Calls between these markers can be in any format.
 """
 
 import json
@@ -22,7 +22,7 @@ PACKAGE = "mlx_lm.tool_parsers"
 
 
 def markers(form: Format) -> tuple[str, str] | None:
-    """Return the markers that a format writes before and after its calls, or None unless it writes both."""
+    """Return the markers that a format writes before and after its calls, or None if it does not write both."""
     around = form.around or form.around_each
     opener = around or next(iter(form.openers), "")
     closer = dict(form.wrappers).get(around, form.close)

@@ -1,8 +1,9 @@
-"""Separates reasoning from the remaining reply, for engines that run a reasoning parser first and then a tool parser.
+"""Separates reasoning from the remainder of a reply, for engines that run first a reasoning parser and then a tool
+parser.
 
-Both use the same `Parser` class. For reasoning, it gets no tools: it knows all formats and their reasoning sections,
-but every call is to a tool that is not offered. The text of a call is therefore emitted verbatim, and the tool parser
-reads it.
+Both use the same `Parser` class. The one for reasoning is created without tools: it recognizes all formats and their
+reasoning sections, but treats every call as a call to a tool that is not offered. The text of a call is therefore
+emitted verbatim, and the tool parser reads it.
 """
 
 import re
@@ -15,7 +16,7 @@ from statemachine.formats import FORMATS, REASONING
 from streamtool.models.generation_prompt import OPENERS
 
 NO_TOOL = {"": None}
-"""Tools with no name that a call could use."""
+"""A set of tools whose only name is empty, so that no call can use it."""
 CLOSERS = tuple(
     {
         section.close.strip()
@@ -51,12 +52,12 @@ class ReasoningReader:
         self._parser = Parser(NO_TOOL, prefix=prefix)
         self._held_text = ""
         self.ended = False
-        """Whether text outside reasoning has begun. It is no longer examined from then on, because the tool parser also
-        recognizes reasoning.
+        """Whether text outside reasoning has begun. From then on, text is no longer examined, because the tool parser
+        recognizes reasoning as well.
         """
 
     def feed(self, text: str) -> SplitText:
-        """Split this piece of the reply."""
+        """Split this piece of the reply into reasoning and other text."""
         found: list[Event] = []
         at = 0
         while not self.ended and at < len(text):
@@ -66,7 +67,7 @@ class ReasoningReader:
         return split_events(found) + SplitText(rest=text[at:])
 
     def close(self) -> SplitText:
-        """Return the text that was still buffered, split."""
+        """Return the text that was still buffered, split into reasoning and other text."""
         return split_events(self._parser.close())
 
     def read(self, text: str) -> SplitText:
@@ -74,8 +75,8 @@ class ReasoningReader:
         return self.feed(text) + self.close()
 
     def _end_of_step(self, text: str, at: int) -> int:
-        """Return the position to read to, so that no text after the reasoning is read. Where reasoning may end, this is
-        one character ahead.
+        """Return the end of the text to feed next, chosen so that no text after the reasoning is fed. Where reasoning
+        may end, only one character is fed.
         """
         waits = self._parser.held or not self._parser.in_reasoning
         plain = None if waits else _PLAIN.match(text, at)

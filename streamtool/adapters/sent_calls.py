@@ -1,8 +1,9 @@
 """Records sent calls in the two lists that vLLM and SGLang read when a reply ends.
 
 `prev_tool_call_arr` contains the parsed arguments and `streamed_args_for_tool` the arguments that were sent. At the end
-of a reply, the engines send the difference. Here it is always empty, because each piece of the arguments is sent as it
-is parsed. So both lists are updated only when a call ends, which avoids copying a long call for each of its pieces.
+of a reply, the engines send the difference. Here, the difference is always empty, because each piece of the arguments
+is sent as it is parsed. Both lists are therefore updated only when a call ends, which avoids copying a long call for
+each of its pieces.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from statemachine import ArgumentsDelta, CallEnd, CallStart, Event
 
 @define(eq=False)
 class SentCalls:
-    """Records calls in both lists."""
+    """Records calls in the engine's two lists."""
 
     _parsed: list[dict[str, Any]]
     _sent: list[str]

@@ -6,7 +6,7 @@ SGLang calls `register` itself, through an entry point in the group `sglang.srt.
 import this module before SGLang parses its arguments.
 
 SGLang reports the end of the text (`finish`), but not the finish reason. The result of a tool call detector has no
-field for reasoning, so any reasoning that the reasoning detector did not remove is left out.
+field for reasoning, so any reasoning that the reasoning detector did not remove is omitted.
 """
 
 import json
@@ -28,7 +28,7 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 """Markers of the format that SGLang's grammar uses when the model must call a tool."""
 
 
-class StreamtoolDetector(BaseFormatDetector):  # type: ignore[misc]  # SGLang has no types here
+class StreamtoolDetector(BaseFormatDetector):  # type: ignore[misc]  # the base class is untyped
     """Reads the calls in one reply."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class StreamtoolDetector(BaseFormatDetector):  # type: ignore[misc]  # SGLang ha
         return StreamingParseResult(normal_text=visible, calls=items)
 
 
-class StreamtoolReasoningDetector(BaseReasoningFormatDetector):  # type: ignore[misc]  # SGLang has no types here
+class StreamtoolReasoningDetector(BaseReasoningFormatDetector):  # type: ignore[misc]  # the base class is untyped
     """Separates the reasoning in one reply from its other text. The markers are for SGLang's grammar."""
 
     def __init__(self, **options: Any) -> None:
@@ -93,15 +93,15 @@ class StreamtoolReasoningDetector(BaseReasoningFormatDetector):  # type: ignore[
         self._reader = ReasoningReader(self.think_start_token if self._in_reasoning else "")
 
     def detect_and_parse(self, text: str) -> Any:
-        """Split a complete reply."""
+        """Split a complete reply into reasoning and other text."""
         return self._part(self._reader.read(text))
 
     def parse_streaming_increment(self, new_text: str) -> Any:
-        """Split this piece of a reply."""
+        """Split this piece of a reply into reasoning and other text."""
         return self._part(self._reader.feed(new_text))
 
     def finish(self) -> Any:
-        """Return the text that was still buffered, split."""
+        """Return the text that was still buffered, split into reasoning and other text."""
         return self._part(self._reader.close())
 
     def _part(self, parted: SplitText) -> Any:

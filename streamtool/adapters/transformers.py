@@ -3,8 +3,9 @@
     install(tokenizer)
     message = tokenizer.parse_response(output_ids, prefix=prompt, tools=tools)
 
-transformers describes a format by a template, which is pure data and cannot contain a parser. So the method is replaced
-on a single tokenizer; pipelines and scripts that call it get the same kind of message as before.
+transformers describes a format by a template, which is pure data and cannot contain a parser. Therefore, `install`
+replaces the method on a single tokenizer; pipelines and scripts that call the method receive the same kind of message
+as before.
 """
 
 import json
@@ -16,7 +17,7 @@ from streamtool.models.generation_prompt import last_opener
 
 
 def install(tokenizer: Any) -> None:
-    """Make a tokenizer parse replies with the parser. The tokenizer's own template is no longer used."""
+    """Make a tokenizer's `parse_response` use the parser. The tokenizer's own response template is no longer used."""
 
     def parse_response(response: Any, schema: Any = None, *, prefix: Any = None, tools: Any = None) -> Any:  # noqa: ARG001
         replies, alone = decode_texts(tokenizer, response)
@@ -32,7 +33,7 @@ def install(tokenizer: Any) -> None:
 
 
 def decode_texts(tokenizer: Any, given: Any) -> tuple[list[str], bool]:
-    """Return a list of texts, decoded if necessary, and whether `given` is a single text rather than a batch."""
+    """Return a list of strings, decoded if necessary, and whether `given` is a single reply rather than a batch."""
     if isinstance(given, str):
         return [given], True
     if isinstance(given, list | tuple) and (not given or isinstance(given[0], str)):

@@ -6,8 +6,8 @@
 FILE is this file; `streamtool plugin vllm` prints its path. vLLM imports it under the file's name, so the file must not
 be called `vllm`.
 
-If a parser sets `engine_based_streaming`, vLLM reports the end of the text to it (`finish_streaming`). Versions of vLLM
-without this feature do not, and the end is recognized by the last token, provided that the model itself ended the
+If a parser sets `engine_based_streaming`, vLLM reports the end of the text to it (`finish_streaming`). In versions of
+vLLM without this feature, the parser recognizes the end by the last token, provided that the model itself ended the
 reply. That token also shows whether the model stopped on its own, which vLLM does not report.
 
 vLLM calls the reasoning parser until the reasoning ends. It passes the text after the reasoning to the tool parser,
@@ -43,7 +43,7 @@ def import_first(name: str, *places: str) -> Any:
             return getattr(import_module(place), name)
         except (ImportError, AttributeError):
             continue
-    raise ImportError(f"this version of vLLM has no {name}: {', '.join(places)}")
+    raise ImportError(f"this version of vLLM does not define {name} in any of {', '.join(places)}")
 
 
 PARSERS = ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")
@@ -65,7 +65,7 @@ def keep_special_tokens(request: Any) -> Any:
     return request
 
 
-class StreamtoolToolParser(ToolParser):  # type: ignore[misc, valid-type]  # vLLM has no types here
+class StreamtoolToolParser(ToolParser):  # type: ignore[misc, valid-type]  # the base class is untyped
     """Reads the calls in one reply."""
 
     supports_required_and_named = False
@@ -133,7 +133,7 @@ class StreamtoolToolParser(ToolParser):  # type: ignore[misc, valid-type]  # vLL
         return DeltaMessage(**message) if message else None
 
 
-class StreamtoolReasoningParser(ReasoningParser):  # type: ignore[misc]  # vLLM has no types here
+class StreamtoolReasoningParser(ReasoningParser):  # type: ignore[misc]  # the base class is untyped
     """Separates the reasoning in one reply from its other text."""
 
     engine_based_streaming = True

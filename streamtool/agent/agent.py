@@ -59,7 +59,7 @@ class Agent:
     fields (`temperature`). `approve` is called before each call is executed and returns True, False or a `Veto` with a
     reason. `on_exchange` receives the `Record` of each exchange. `transport` replaces the network; `through`, a
     middleware from `middleware_of`, replaces everything between the agent and the model. `headers` are sent with each
-    request. With `first_call`, the first reply must call a tool. Raises SettingsError.
+    request. If `first_call` is true, the first reply must call a tool. Raises SettingsError.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Agent:
         mine = self.settings.for_model(model)
         self._native = mine.mode != "emulate"
         if max_turns < 1:
-            raise SettingsError(f"max_turns: an agent needs at least one turn, not {max_turns}", param="max_turns")
+            raise SettingsError(f"max_turns: expected 1 or more, found {max_turns}", param="max_turns")
         whole = strict and mine.mode != "native" and is_one_object(mine.format)
         self._plan = LoopOptions(max_turns, self.settings.retries, timeout, mine.format if whole else None, approve)
         self._listens = upstream_protocol_for(CLIENTS["chat"], mine.protocol) if whole else None
@@ -115,7 +115,7 @@ class Agent:
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:
-            raise AgentError("the agent is already entered; one block can serve any number of runs")
+            raise AgentError("the agent has already been entered; a single block can serve any number of runs")
         self._stack = AsyncExitStack()
         try:
             self._opened = await self._stack.enter_async_context(self._resources.open())
@@ -162,7 +162,7 @@ class Agent:
         """Start a run and yield an iterator over its events; the last event is the final answer.
 
         `messages` is a string or a list of Chat Completions messages; the list is never modified. The iteration raises
-        AgentError if the run ends without an answer, and RequestError and UpstreamError like an exchange.
+        AgentError if the run ends without an answer, and RequestError or UpstreamError if an exchange fails.
         """
         if isinstance(messages, str):
             given: Sequence[Message] = (Message("user", (TextPart(messages),)),)
@@ -175,7 +175,7 @@ class Agent:
             tasks.start_soon(self._drive, (*self._system, *given), send, run)
             try:
                 yield run
-            except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised outside the group
+            except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised again outside the group
                 failed = error
             finally:
                 tasks.cancel_scope.cancel()

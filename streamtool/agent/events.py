@@ -5,8 +5,8 @@
      Rejected* (Progress | ToolCallResult)*
     )* Final
 
-A `Rejected` without an id rejects the whole reply: everything that was shown of the reply is void, and the model is
-asked again. All other output stays valid. A run that ends without `Final` raises an exception instead.
+A `Rejected` without an id rejects the whole reply: the events of the reply are void, and the model is asked for another
+one. All other output remains valid. A run that ends without `Final` raises an exception instead.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -41,7 +41,7 @@ class ThoughtDelta:
 
 @frozen
 class ToolCallStart:
-    """Start of a call."""
+    """Start of a call, once the tool's name is known."""
 
     id: str
     name: str

@@ -35,8 +35,8 @@ class Task:
 async def execute_calls(tasks: Sequence[Task], limit: float | None, tell: Emit) -> list[ToolCallResult]:
     """Execute calls and return their results in order.
 
-    `tell` receives progress events, and each result as soon as it is available. `limit` is the timeout for a call in
-    seconds, for tools that do not define one.
+    `tell` receives progress events, and each result as soon as it is available. `limit` is the timeout, in seconds, for
+    calls to tools that do not define one.
     """
     results: dict[int, ToolCallResult] = {}
     running = anyio.CapacityLimiter(_MAX_CONCURRENT)

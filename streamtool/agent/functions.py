@@ -91,7 +91,7 @@ class FunctionTool:
                 fields.append((one.name, kind))
             else:
                 self._defaults[one.name] = one.default
-                fields.append((one.name, Union[kind, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007  of values
+                fields.append((one.name, Union[kind, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007  its operands are values
         return msgspec.defstruct("arguments", fields, kw_only=True, forbid_unknown_fields=True)
 
     def _schema(self) -> JsonObject:
@@ -145,7 +145,7 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
 ) -> FunctionTool:
-    """Make a function a tool, optionally with a different name, description or timeout."""
+    """Turn a function into a tool, optionally with a different name, description or timeout."""
     return FunctionTool(function, name=name, description=description, timeout=timeout)
 
 

@@ -1,8 +1,8 @@
-"""Hosted tools in a request that are replaced by MCP servers from the settings, and the request without them.
+"""Replacement of the hosted tools in a request by MCP servers from the settings.
 
-A client identifies a server by a label and a URL. The client's server is never contacted: label and URL are only
+A client identifies a server by a label and a URL. That server is never contacted: the label and the URL are only
 compared with patterns in the settings. If a pattern matches, the operator's server is used, with its own command or URL
-and without the client's headers. Hosted tools without a matching server stay in the request, and are dropped or
+and without the client's headers. Hosted tools without a matching server remain in the request, and are dropped or
 rejected as usual.
 """
 
@@ -34,7 +34,7 @@ class Replacement:
 
 @frozen
 class Work:
-    """Work for the gateway to do for a request."""
+    """Work that the gateway does for a request: the servers whose tools it offers, and whether a call is required."""
 
     rule_servers: tuple[str, ...] = ()
     """Servers listed by the model's rule, with all their tools."""
@@ -58,7 +58,9 @@ def any_requestable(servers: Mapping[str, McpSettings]) -> bool:
 
 
 def plan_work(raw: Mapping[str, Json], of_rule: tuple[str, ...], servers: Mapping[str, McpSettings]) -> Work:
-    """Return the work for a request with the body `raw`. `of_rule` are the servers listed by the model's rule."""
+    """Return the work for a request with the body `raw`. `of_rule` contains the names of the servers listed by the
+    model's rule.
+    """
     choice = raw.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, Mapping) else choice
     hosted = () if kind == "none" else tuple(_find_replacements(raw, servers))

@@ -1,4 +1,4 @@
-"""Agent loop: request a reply, execute its calls and return the results to the model, until there is an answer.
+"""Agent loop: request a reply, execute its calls and return the results to the model, until it gives a final answer.
 
     messages ─▶ ModelClient (an exchange with the upstream) ─▶ reply ─▶ no call: the final answer
         ▲                                                         └────▶ calls ─▶ validated ─▶ executed ─▶ results ─┐
@@ -6,9 +6,10 @@
 
 The exchange decides how tools reach the model and how the model writes calls; the loop does not know whether tools are
 emulated. A call that is not accepted is never executed. Its result explains why: it lists the tools if the tool is
-unknown, quotes the failing part of the schema if the arguments are invalid, or says that the call was truncated. Such
-results stay in the history. Under the strict protocol, a reply that is not an object is requested again instead, with a
-correction that does not stay in the history. `retries` limits both, and `max_turns` limits the number of replies.
+unknown, quotes the failing part of the schema if the arguments are invalid, or reports that the call was truncated.
+Such results remain in the history. Under the strict protocol, a reply that is not an object is requested again instead,
+with a correction that does not remain in the history. `retries` limits both kinds of repetition, and `max_turns` limits
+the number of replies.
 
 The caller's messages are never modified.
 """
@@ -43,12 +44,12 @@ class LoopOptions:
     retries: int
     timeout: float | None
     strict: str | None = None
-    """Format in which each reply must be exactly one object, or None."""
+    """Format in which each reply must be exactly one object; None means that replies need not be objects."""
     approve: Approve | None = None
 
 
 class Loop:
-    """The loop of one run."""
+    """Runs the loop for one run of an agent."""
 
     def __init__(self, talk: ModelClient, tools: Mapping[str, ExecutableTool], plan: LoopOptions, tell: Emit) -> None:
         self._client = talk
@@ -70,7 +71,7 @@ class Loop:
     async def run(self, messages: Sequence[Message]) -> Final:
         """Run the loop and return the final answer.
 
-        Raises AgentError if the run ends without one, and the errors that the exchange raises.
+        Raises AgentError if the run ends without an answer, and the errors that the exchange raises.
         """
         missed = 0
         for turn in range(1, self._plan.max_turns + 1):
@@ -87,7 +88,7 @@ class Loop:
             missed = 0 if executed else missed + 1
             if missed > self._plan.retries:
                 raise AgentError(
-                    f"the model made no executable call {missed} times in a row; the last one was answered: "
+                    f"the model made no executable call {missed} times in a row; the last call was rejected: "
                     f"{results[-1].text}",
                     code="no_valid_call",
                 ).quoting()
@@ -116,8 +117,8 @@ class Loop:
         )
 
     async def _results(self, calls: Sequence[ToolCallEnd]) -> tuple[list[ToolCallResult], bool]:
-        """Return the results of all calls in order, and False if there were calls and all of them were rejected, else
-        True.
+        """Return the results of all calls in order, and whether the turn was productive: False if there were calls and
+        all of them were rejected, and otherwise True.
         """
         tasks: list[Task] = []
         rejected: dict[str, ToolCallResult] = {}

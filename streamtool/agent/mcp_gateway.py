@@ -1,4 +1,4 @@
-"""MCP tools that the proxy executes itself, for clients without tools.
+"""MCP tools that the proxy executes itself, for requests that contain no tools.
 
     client ─▶ McpGateway ─▶ request for MCP servers: ToolMiddleware (any protocol to Chat) ─▶ `_chat` ─▶ Agent ─▶ …
                         └─▶ any other request: the proxy's middleware
@@ -76,7 +76,7 @@ _PATH = "/v1/chat/completions"
 _OWN_FIELDS = frozenset(("model", "messages", "stream", "stream_options", "n", "store"))
 """Request fields that are not passed on to the model."""
 _WORK = "streamtool.work"
-"""ASGI scope key for the work to do for a request."""
+"""ASGI scope key for the `Work` of a request."""
 _MAX_SHOWN = 200
 """Maximum number of characters shown to the client for arguments or an error."""
 
@@ -84,7 +84,7 @@ _log = logging.getLogger("streamtool")
 
 
 class McpGateway:
-    """ASGI app in front of the proxy's middleware. Shares the middleware's store. `apps` are the upstreams by name."""
+    """ASGI app in front of the proxy's middleware, whose store it shares. `apps` maps names to upstreams."""
 
     def __init__(
         self,
@@ -161,7 +161,9 @@ class McpGateway:
         await (self._middleware if planned is None else self._front)(scope, replay, send)
 
     def _plan(self, wire: ClientProtocol, body: bytes, scope: Scope) -> tuple[Work, bytes | None] | None:
-        """Return the work to do for a request, and the body if it changes; None if the request needs no MCP server."""
+        """Return the work for a request and, if hosted tools were removed, the changed body. Return None if the request
+        uses no MCP server.
+        """
         limits = self._settings.limits
         memory = (memory_of(self._middleware.store, scope, scope[ENTRY].client).recall,) if wire.store_entries else ()
         try:
@@ -184,7 +186,7 @@ class McpGateway:
             body = await read_body(scope, receive, limits)
             asked = await sized(partial(chat.read_request, body, limits), len(body))
             if asked.options.n > 1:
-                raise RequestError("requests to MCP servers support only one choice; omit n", param="n")
+                raise RequestError("requests that use MCP servers support only one choice; omit n", param="n")
         except StreamtoolError as error:
             await send_error(chat, error, send)
             return
@@ -233,7 +235,7 @@ class McpGateway:
 
     @asynccontextmanager
     async def _run(self, asked: Conversation, scope: Scope) -> AsyncIterator[AgentRun]:
-        """Start the agent's run."""
+        """Start the agent's run, and cancel it at the end of the block."""
         work: Work = scope[_WORK]
         options = {name: value for name, value in asked.raw.items() if name not in _OWN_FIELDS}
         headers = [(name, value) for name, value in scope["headers"] if name in KEY_HEADERS]
@@ -274,7 +276,7 @@ def _is_allowed(tool: McpTool, settings: McpSettings) -> bool:
 
 
 class _Unobserved(Observers):
-    """Observers that observe nothing."""
+    """Observers that report nothing."""
 
     def watch(
         self, exchange: Exchange, headers: Iterable[tuple[bytes, bytes]], on_exchange: OnExchange | None
@@ -303,7 +305,7 @@ class _GatewayReply:
         self._accumulator = None if asked.stream else ReplyAccumulator()
         self._writer = chat.ReplyWriter(asked, id=self._id, created=self._created, model=asked.model)
         self._begun = False
-        """Whether any event has been written. Until then, an error is sent with its own status."""
+        """Whether any event has been written."""
         self._started = False
         self._text_turn = 0
         """Turn that the most recent text belongs to."""
@@ -358,7 +360,7 @@ class _GatewayReply:
             await self._put(data, more=True)
 
     async def _comment(self) -> None:
-        """Send a keepalive comment while a tool is running."""
+        """Send a keep-alive comment if the reply is streamed."""
         if self._accumulator is None:
             await self._put(self._writer.keepalive(), more=True)
 

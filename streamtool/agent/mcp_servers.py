@@ -100,7 +100,7 @@ class McpServer:
         import httpx2  # noqa: PLC0415  part of the extra
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
-        # These are the SDK's own limits; the duration of a call is limited by the caller.
+        # Reading is not limited here, because the caller limits the duration of a call.
         client = httpx2.AsyncClient(headers=self._headers, timeout=httpx2.Timeout(self.start, read=None))
         return streamable_http_client(cast(str, self.url), http_client=await stack.enter_async_context(client))
 
@@ -250,7 +250,7 @@ class Connection:
             self._end(link, "")
 
     def _end(self, link: _Link, why: str) -> None:
-        """Mark the connection as ended. The SDK fails the requests that are still waiting for an answer."""
+        """Mark the connection as ended. The SDK fails the requests that are still waiting for a response."""
         if self._link is link:
             self._link = None
             self._lost = link.reason = why
@@ -299,7 +299,7 @@ async def open_servers(servers: Sequence[McpServer]) -> AsyncIterator[list[McpTo
             await _list_all(connections, found, failed)
             if not failed:
                 yield [tool for number in sorted(found) for tool in found[number]]
-        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised outside the group
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised again outside the group
             failed.append(error)
         finally:
             tasks.cancel_scope.cancel()

@@ -63,7 +63,7 @@ class ModelReply:
     reason: Reason
     usage: Usage
     raw: str = field(repr=False)
-    """Text exactly as written by the upstream, call syntax included; empty without a listener."""
+    """Text exactly as written by the upstream, including call syntax; empty if no listener was used."""
 
 
 class Listener:
@@ -119,7 +119,7 @@ def make_middleware(
 ) -> ToolMiddleware:
     """Return the middleware that connects runs to these upstreams.
 
-    `apps` are the upstreams by name. The first one serves every model that no rule routes elsewhere.
+    `apps` maps names to upstreams. The first one serves every model that no rule routes elsewhere.
     """
     first = next(iter(apps))
 
@@ -210,8 +210,8 @@ class ModelClient:
         if self._record is not None and self._record.error is not None:
             return self._record.error
         if failure is None:
-            return UpstreamError("the upstream gave no reply")
-        # Without an exchange, the request was invalid, or had nothing to do with tools and was forwarded unchanged.
+            return UpstreamError("the upstream sent no reply")
+        # If no exchange took place, the request was invalid, or it contained no tools and was forwarded unchanged.
         if hearing.status == 400:
             return RequestError(failure.message, param=failure.param, code=failure.code)
         if hearing.status > 400:

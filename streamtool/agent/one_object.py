@@ -1,8 +1,8 @@
-"""Strict one-object protocol: check that a reply is exactly one object, and correct the model otherwise.
+"""Strict one-object protocol: check that a reply is exactly one object, and correct the model if it is not.
 
 Formats in which the whole reply is one object (`action_object`) are parsed as tolerantly as any other: text around the
 object is emitted as text, and damaged JSON is repaired. The strict protocol checks the complete text instead. It does
-not limit the length of the thought: a reply whose thought is too long is accepted, and the excess has been discarded.
+not limit the length of the thought: if the thought is too long, the excess is discarded and the reply is accepted.
 """
 
 import re
@@ -32,7 +32,7 @@ def problem(text: str, format: str) -> str | None:
     if begin < 0:
         return "it is no JSON object"
     before = text[:begin]
-    if thought:  # its markers are not text
+    if thought:  # the thought's markers are not text
         spans = (s for s in parser.ledger if s.kind == "text" and s.start < begin)
         before = "".join(text[s.start : min(s.end, begin)] for s in spans)
     if before.strip():
@@ -45,7 +45,7 @@ def problem(text: str, format: str) -> str | None:
 
 
 def _keys(value: Json) -> str | None:
-    """Return what is wrong with the object's keys, or None."""
+    """Return what is wrong with the object's keys, or None if they are valid."""
     extra = sorted(value.keys() - {"thought", "action", "final"})
     if extra:
         return f"it has the unknown key `{extra[0]}`"

@@ -26,7 +26,7 @@ TEMPLATE_TIMEOUT = 1.0
 
 @frozen
 class OpenResources:
-    """Open resources that a run uses."""
+    """Open resources of a run: the middleware in front of the model, and the tools by name."""
 
     middleware: ToolMiddleware
     tools: Mapping[str, ExecutableTool]
@@ -45,7 +45,7 @@ class Resources:
     transport: httpx.AsyncBaseTransport | None = None
     """A transport that replaces the network."""
     through: ToolMiddleware | None = None
-    """A middleware that replaces everything between the agent and the model. It is closed by its creator."""
+    """A middleware that replaces everything between the agent and the model. Its creator closes it."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[OpenResources]:

@@ -20,7 +20,7 @@ _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Names:
-    """Name translation for one agent's tools. Without `restricted`, all names stay unchanged."""
+    """Translates the names of one agent's tools. If `restricted` is false, all names remain unchanged."""
 
     def __init__(self, names: Iterable[str], *, restricted: bool) -> None:
         self._out: dict[str, str] = {}

@@ -9,7 +9,7 @@ from streamtool.core.conversation import Part
 from streamtool.core.json_value import Json
 
 OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Callback that a tool calls to report progress: the amount done, the total if known, and a message."""
+"""Callback that a tool uses to report progress: the amount done, the total if known, and a message."""
 
 
 @frozen
@@ -21,7 +21,7 @@ class ToolOutput:
 
 
 class ExecutableTool(Protocol):
-    """A tool that can be executed."""
+    """A tool that an agent can execute."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class ExecutableTool(Protocol):
 
 @runtime_checkable
 class Prepared(Protocol):
-    """A tool with preparations that do not count towards the timeout of a call."""
+    """A tool that prepares for each call. The preparation does not count towards the call's timeout."""
 
     async def ready(self, progressed: OnProgress) -> None:
         """Prepare for a call. An exception becomes the call's result."""

@@ -1,1 +1,1 @@
-"""ASGI: types, request bodies within limits of size and time, simple responses, and work moved off the event loop."""
+"""ASGI helpers: types, request bodies with size and time limits, simple responses, and work off the event loop."""

@@ -45,7 +45,7 @@ class Answer:
         """The last message sent to the client."""
 
     def _begin(self, message: ASGIMessage) -> None:
-        """Record the kind of response that this message, its head, announces."""
+        """Record whether events can be appended to the response that begins with this message."""
         self._started = True
         headers = {name.lower(): value for name, value in message.get("headers", ())}
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
@@ -56,8 +56,8 @@ class Answer:
         )
 
     async def report(self, error: StreamtoolError) -> bool:
-        """Report an error, as a status or as the last event. Return False if it is too late for either, so that the
-        response has to be cut off.
+        """Report an error, as a status or as the last event. Return False if it is too late for either, in which case
+        the response must be cut off.
         """
         wire, last = self._wire, self._last
         if not self._started:

@@ -1,4 +1,4 @@
-"""Work that may take long, run in a worker thread so that the other clients' streams are not held up.
+"""Work that may take a long time, run in a worker thread so that other clients' streams are not delayed.
 
 The cost of a request grows with its size (figures are in docs/security.md), so its size decides where it is processed.
 A few threads are enough: they share the interpreter with the event loop, and more of them would only slow each other
@@ -14,7 +14,9 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 LARGE: Final = 4 * 1024
-"""Number of bytes to process on the event loop at a time: about 15 ms in the worst known case, far less otherwise."""
+"""Maximum number of bytes to process on the event loop at a time. This takes about 15 ms in the worst known case, and
+usually far less.
+"""
 _THREADS: Final = 4
 
 _limiter: RunVar[anyio.CapacityLimiter] = RunVar("streamtool_threads")
@@ -41,18 +43,22 @@ async def off_loop(call: Callable[[], T]) -> T:
 
 
 async def sized(call: Callable[[], T], size: int) -> T:
-    """Run `call` and return its result; off the event loop if it has more than `LARGE` bytes to process (`size`)."""
+    """Run `call` and return its result. Run it off the event loop if the number of bytes to process, `size`, exceeds
+    `LARGE`.
+    """
     return call() if size <= LARGE else await off_loop(call)
 
 
 def clock() -> float:
-    """Return the event loop's time in seconds; inside `off_loop`, the time when the work was submitted."""
+    """Return the event loop's time in seconds or, inside `off_loop`, the time when the work was submitted."""
     began = _began.get()
     return anyio.current_time() if began is None else began
 
 
 def slices(body: bytes) -> Iterator[bytes]:
-    """Yield part of a stream in pieces of whole events, each of at most `LARGE` bytes; a longer event is one piece."""
+    """Split part of a stream into pieces of whole events, each of at most `LARGE` bytes. A longer event is one
+    piece.
+    """
     begin = 0
     while begin < len(body):
         end = begin + LARGE

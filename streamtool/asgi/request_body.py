@@ -1,4 +1,4 @@
-"""Reading of request bodies, with limits on size and time."""
+"""Functions that read request bodies, with limits on size and time."""
 
 import anyio
 
@@ -9,9 +9,9 @@ from streamtool.settings import LimitSettings
 _DIGITS = 18
 """Maximum number of digits in a content length that is converted to a number."""
 _DROPPED = 2**20
-"""Maximum number of bytes of an unused body to read, to keep its connection usable."""
+"""Maximum number of bytes of an unused body that are read to keep the connection usable."""
 _SOON = 1.0
-"""Seconds within which those bytes have to arrive."""
+"""Maximum number of seconds to wait for those bytes."""
 
 
 class ClientLeft(Exception):
@@ -19,9 +19,10 @@ class ClientLeft(Exception):
 
 
 async def read_body(scope: Scope, receive: Receive, limits: LimitSettings) -> bytes:
-    """Return the complete request body. Raises TooLargeError, RequestTimeout; ClientLeft if the client disconnects.
+    """Return the complete request body. Raises TooLargeError or RequestTimeout, or ClientLeft if the client
+    disconnects.
 
-    The body of a request made by an exchange is already complete, so no time limit applies. A body that is rejected is
+    The body of a request that an exchange makes is already complete, so no time limit applies to it. A rejected body is
     not read any further: the connection is closed after the response.
     """
     try:

@@ -16,7 +16,9 @@ Send = Callable[[ASGIMessage], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ATTENDED = "streamtool.attended"
-"""Key of a scope whose app is cancelled by its caller when the client disconnects. The app need not watch for that."""
+"""Scope key which indicates that the caller cancels the app when the client disconnects, so that the app need not watch
+for that.
+"""
 MAX_RESPONSE = 8 * 1024 * 1024
 """Maximum size of a response, in bytes."""
 SCOPE: Mapping[str, Any] = {
@@ -29,7 +31,7 @@ SCOPE: Mapping[str, Any] = {
     "client": None,
     "server": None,
 }
-"""Scope of a request that did not come from a client."""
+"""The scope of a request that does not originate from a client."""
 
 
 @frozen
@@ -41,7 +43,7 @@ class AppResponse:
 
 
 async def never_disconnects() -> Any:
-    """Wait forever: the `receive` of a request that did not come from a client."""
+    """Wait forever. This is the `receive` of a request that does not originate from a client."""
     await anyio.sleep_forever()
 
 
@@ -95,7 +97,7 @@ async def ask(
             piece = message.get("body", b"")
             size += len(piece)
             if size > MAX_RESPONSE:
-                raise UpstreamError(f"the upstream answered {method} {path} with more than {MAX_RESPONSE} bytes")
+                raise UpstreamError(f"the upstream's response to {method} {path} exceeds {MAX_RESPONSE} bytes")
             pieces.append(piece)
             if on_piece is not None:
                 on_piece(piece)
@@ -103,12 +105,12 @@ async def ask(
 
     await app(inner, take, put)
     if not whole:
-        raise UpstreamError(f"the upstream did not answer {method} {path}")
+        raise UpstreamError(f"the upstream did not respond to {method} {path}")
     return AppResponse(status, b"".join(pieces))
 
 
 def target(scope: Scope) -> str:
-    """Return the requested path, relative to the root path, including its query."""
+    """Return the requested path relative to the root path, including the query."""
     query = scope.get("query_string", b"").decode("latin-1")
     return f"{route_path(scope)}?{query}" if query else route_path(scope)
 

@@ -40,7 +40,7 @@ class Checkpoint:
         except FileNotFoundError:
             raise SettingsError(f"{output} cannot be resumed: {path.name} is missing") from None
         except (OSError, ValueError, KeyError, TypeError):
-            raise SettingsError(f"{path} was not written by an earlier run") from None
+            raise SettingsError(f"{path} does not contain the progress of an earlier run") from None
 
 
 class Output(Protocol):
@@ -49,7 +49,7 @@ class Output(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Close it."""
+        """Close the output."""
 
     def write(self, result: Result) -> None:
         """Write a batch's result."""

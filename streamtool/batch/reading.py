@@ -47,11 +47,13 @@ class ReadingOptions:
     """Options for reading records."""
 
     field: str | None
-    """Path of the text in a record: names separated by dots, numbers for list positions. None: read recordings only."""
+    """Path to the text in a record: names separated by dots, with numbers for list positions. None: only recordings are
+    read.
+    """
     tools_field: str | None = None
-    """Path of the tools in a record. None: records contain no tools."""
+    """Path to the tools in a record. None: records contain no tools."""
     tools: Mapping[str, Any] | None = None
-    """Tools for records without their own. None: any name is a tool."""
+    """Tools for records that contain none. None: any name is accepted as a tool."""
     formats: tuple[str, ...] | None = None
     prefix: str = ""
 
@@ -164,7 +166,7 @@ class RecordReader:
         yield from replies.values()
 
     def _parser(self, made: ParserOptions | None) -> TextParser:
-        """Return a parser with the recorded options, unless the user gave options."""
+        """Return a parser with the recorded options, or with the user's tools and formats if any were given."""
         options = self._options
         if options.tools is not None or options.formats is not None:
             return Parser(options.tools, formats=options.formats, prefix=options.prefix)
@@ -173,7 +175,7 @@ class RecordReader:
 
 @define
 class _RecordedReply:
-    """Text from a model, and the parser to read it with."""
+    """Text from a model, and the parser for it."""
 
     text: str
     parser: TextParser
@@ -182,7 +184,7 @@ class _RecordedReply:
 
 
 def parse_reply(reply: _RecordedReply, counts: Counter[str]) -> dict[str, Any]:
-    """Parse a reply, and add what is found to `counts`."""
+    """Parse a reply, update `counts`, and return the result."""
     counts["characters"] += len(reply.text)
     found = collect_events([*reply.parser.feed(reply.text), *reply.parser.close(reply.reason)])
     for call in found["calls"]:

@@ -14,10 +14,10 @@ from streamtool.core.errors import SettingsError
 
 @frozen
 class BatchRun:
-    """Description of a run."""
+    """A run to execute: its input files, options and output."""
 
     names: tuple[str, ...]
-    """Files and folders."""
+    """Input files and folders."""
     options: ReadingOptions
     jobs: int = 1
     output: str | None = None
@@ -42,7 +42,7 @@ class BatchRun:
         if not self.resume:
             return Checkpoint()
         if self.output is None or self.output.endswith(PARQUET):
-            raise SettingsError("--resume needs --output FILE.jsonl, which can be continued")
+            raise SettingsError("--resume requires --output FILE.jsonl, because only JSONL output can be continued")
         return Checkpoint.read(self.output)
 
     def _opened(self, begun: Checkpoint) -> Output:
@@ -54,7 +54,5 @@ class BatchRun:
         for name in names:
             for batch in batches(name, begun.done.get(name, 0)):
                 if self.options.field is None and not batch.recording:
-                    raise SettingsError(
-                        f"{name} cannot be read: it is not a recording; name the field with the text (--field)"
-                    )
+                    raise SettingsError(f"{name} cannot be read: it is not a recording; use --field to select the text")
                 yield batch

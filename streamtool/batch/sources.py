@@ -68,7 +68,9 @@ def find_files(names: Sequence[str]) -> list[str]:
 
 
 def batches(file: str, skipped: int = 0) -> Iterator[Batch]:
-    """Yield the file's records in batches, without the first `skipped` ones. Raises SettingsError if that fails."""
+    """Yield the file's records in batches, except for the first `skipped` ones. Raises SettingsError if the file cannot
+    be read.
+    """
     try:
         with _open(file) as raw:
             buffered = io.BufferedReader(cast("io.RawIOBase", _decompress(raw, file)), _READ)
@@ -103,7 +105,7 @@ def _decompress(raw: io.BufferedReader, file: str) -> BinaryIO:
 
 
 def import_extra(module: str, why: str) -> Any:
-    """Import a module that the extra installs. Raises SettingsError if it is not installed."""
+    """Import a module that the extra `batch` installs. Raises SettingsError if it is not installed."""
     try:
         return import_module(module)
     except ImportError:
@@ -134,7 +136,7 @@ def _batched(file: str, records: Iterable[bytes], raw: io.BufferedReader, skippe
 
 
 def _lines(source: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines that are not empty."""
+    """Yield the lines that are not blank, and b"" for each line that is too long."""
     first = True
     while line := source.readline(LARGEST):
         if first:
@@ -148,7 +150,7 @@ def _lines(source: BinaryIO) -> Iterator[bytes]:
 
 
 def _array(source: BinaryIO, file: str) -> Iterator[bytes]:
-    """Yield the members of a JSON array. Raises SettingsError where it turns out to be invalid."""
+    """Yield the members of a JSON array. Raises SettingsError if the array turns out to be invalid."""
     ijson = import_extra("ijson", f"{file} is a JSON array")
     number = 0
     try:

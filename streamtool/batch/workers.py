@@ -19,7 +19,9 @@ _reader: RecordReader
 
 
 def read_batches(options: ReadingOptions, batches: Iterable[Batch], jobs: int) -> Iterator[Result]:
-    """Yield the results of all batches in order. Few batches are in memory at a time; a single one needs no process."""
+    """Yield the results of all batches in order. Only a few batches are in memory at a time. With only one batch or one
+    job, no worker process is started.
+    """
     rest = iter(batches)
     begins = list(islice(rest, 2))
     batches = chain(begins, rest)

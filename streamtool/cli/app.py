@@ -98,7 +98,7 @@ def demo(
     upstream: Annotated[
         str | None, typer.Option(metavar="URL", help="Use this model instead of the sample (Chat Completions).")
     ] = None,
-    model: Annotated[str, typer.Option(metavar="NAME", help="Name of the model at the upstream.")] = "sample",
+    model: Annotated[str, typer.Option(metavar="NAME", help="Model to request from the upstream.")] = "sample",
     key_env: KeyEnv = None,
     format_: FormatOption = None,
     delay: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between the sample's deltas.")] = 0.06,
@@ -141,7 +141,7 @@ def serve(
     config: Config = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Default: 127.0.0.1.")] = None,
     port: Annotated[
-        int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Default: 8700; 0: any free one.")
+        int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Default: 8700; 0 means any free port.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of processes that share the port; default: 1.")
@@ -162,9 +162,9 @@ def serve(
 
     Clients send tools and receive calls; the upstream reads and writes only text.
 
-    Flags override STREAMTOOL_* variables, which override the settings file. Keys are not accepted as flags; name the
-    variable that holds the key. Without an upstream, the embedded sample model answers. The command prints a curl
-    command to try.
+    Flags override STREAMTOOL_* variables, which override the settings file. Keys are not accepted as flags; --key-env
+    names the variable that holds the key. If no upstream is given, the embedded sample model is used. The command
+    prints a curl command to try.
 
     \b
     Examples:
@@ -210,7 +210,7 @@ def reload(
         typer.Option(metavar="PORT", min=1, max=65535, help="Port of the server; default: from the settings."),
     ] = None,
 ) -> None:
-    """Make the `streamtool serve` on this machine reload its settings.
+    """Make a running `streamtool serve` on this machine reload its settings.
 
     Open requests keep the settings they started with. The new settings are checked first; the server's log reports when
     they take effect.
@@ -240,7 +240,7 @@ def probe(
     """Find out what an upstream can do, and print the settings for it.
 
     The probe sends about twenty short requests with fixed prompts. The replies show whether the upstream streams,
-    accepts native tools and system messages, and preserves markers, and which taught format the model obeys.
+    accepts native tools and system messages, preserves markers, and which of the taught formats the model obeys.
 
     \b
     Examples:
@@ -272,7 +272,7 @@ def run_task(
     yes: Annotated[bool, typer.Option("--yes", help="Run all tools without asking.")] = False,
     allow: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Run this tool without asking (* and ? match several); repeat for more."),
+        typer.Option(metavar="NAME", help="Run this tool without asking (* and ? are wildcards); repeat for more."),
     ] = None,
     session: Annotated[
         str | None, typer.Option(metavar="NAME", help="Save the conversation under this name, or continue it.")
@@ -280,11 +280,11 @@ def run_task(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the latest conversation, or the one named by --session.")
     ] = False,
-    no_session: Annotated[bool, typer.Option("--no-session", help="Save nothing.")] = False,
+    no_session: Annotated[bool, typer.Option("--no-session", help="Do not save the conversation.")] = False,
     as_json: JsonEvents = False,
     protocol: Protocol = None,
     key_env: KeyEnv = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the upstream.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Model to request from the upstream.")] = None,
     mode: ModeOption = None,
     format_: FormatOption = None,
     config: Config = None,
@@ -303,8 +303,8 @@ def run_task(
     The command prints text and calls as the model writes them, and asks before it runs a tool. --yes runs all tools
     without asking. Without a terminal, tools require --yes or --allow.
 
-    Without a task, or with --chat, it starts a conversation. Conversations at a terminal are saved (streamtool
-    sessions).
+    If no task is given, or with --chat, the command starts a conversation. Conversations at a terminal are saved
+    (streamtool sessions).
 
     \b
     Examples:
@@ -365,7 +365,7 @@ def sessions() -> None:
 def inspect(
     *,
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help="Recordings, or folders of recordings.")],
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Default: 0, any free one.")] = 0,
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Default: 0 (any free port).")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
     """Show recordings on a web page.
@@ -398,7 +398,7 @@ def parse(
         str | None, typer.Option(metavar="A,B", help="Formats to listen for; default: all but the opt-in ones.")
     ] = None,
     delta: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Feed N characters at a time; default: as it arrives.")
+        int | None, typer.Option(metavar="N", min=1, help="Feed N characters at a time; default: as they arrive.")
     ] = None,
     as_json: JsonEvents = False,
     prefix: Annotated[
@@ -418,7 +418,7 @@ def parse(
     ] = None,
     tools_field: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Path of the tools in each record; default: the tools from --tools."),
+        typer.Option(metavar="PATH", help="Path to the tools in each record; default: use --tools."),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of processes for records; default: one per core.")
@@ -427,17 +427,19 @@ def parse(
         str | None,
         typer.Option(metavar="FILE", help="File for the results of records (.jsonl, .parquet); default: stdout."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run with this --output.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the interrupted run that wrote to --output.")
+    ] = False,
     page: Annotated[bool, typer.Option("--page", help="Show the text on a web page, where you can edit it.")] = False,
 ) -> None:
     """Print the parser events for model text.
 
-    The command reads the text as it arrives and prints each event as it happens. --replay feeds a recording in its
+    The command reads the text as it arrives and prints each event as it happens. --replay parses a recording in its
     original pieces and compares the events with the recorded ones (exit code 1 if they differ). --negatives parses each
     file in a folder as one reply.
 
     With --field, the files contain records, and the command prints a line of JSON for each record, with its text and
-    calls. Folders and compressed files always contain records or recordings.
+    calls. Folders and compressed files are always read as records or recordings.
 
     \b
     Examples:
@@ -460,7 +462,9 @@ def parse(
     named = files or ["-"]
     single = replay is not None or negatives is not None
     if (replay is not None and negatives is not None) or (single and (named != ["-"] or delta is not None or prefix)):
-        raise SettingsError("--replay and --negatives cannot be combined, nor used with FILE, --delta or --prefix")
+        raise SettingsError(
+            "--replay and --negatives cannot be combined with each other or with FILE, --delta or --prefix"
+        )
     if negatives is not None:
         from streamtool.cli.negatives import run as run_negatives  # noqa: PLC0415  imported on demand
 
@@ -500,7 +504,7 @@ def parse(
 @app.command()
 def prompt(
     *,
-    request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="File with the request body; - is stdin.")],
+    request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="File with the request body, or - for stdin.")],
     format_: FormatOption = None,
     config: Config = None,
     protocol: Annotated[
@@ -564,7 +568,7 @@ def plugin(
 def bench(
     *,
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="Measure with this model text instead of the built-in ones.")
+        str | None, typer.Argument(metavar="FILE", help="Model text to measure with instead of the built-in samples.")
     ] = None,
 ) -> None:
     """Measure the parser's speed on this machine.

@@ -88,7 +88,7 @@ def print_totals(counts: Counter[str]) -> None:
 
 
 class Bar:
-    """Progress bar by bytes read, shown only on a terminal."""
+    """Progress bar that counts the bytes read. It is shown only on a terminal."""
 
     def __init__(self, size: int, *, quiet: bool) -> None:
         self._progress: Progress | None = None

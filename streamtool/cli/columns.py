@@ -1,15 +1,15 @@
-"""Text layout in terminal columns. A character takes one column, two (CJK, emoji) or none (combining characters)."""
+"""Text layout in terminal columns. A character occupies one column, two (CJK, emoji) or none (combining characters)."""
 
 from rich.cells import cell_len
 
 from streamtool.cli.common import CONTROL_CHARACTERS
 
 WIDTH = 80
-"""Columns available on every terminal."""
+"""Maximum number of columns in a line, so that it fits on any common terminal."""
 
 
 def fit(text: str, columns: int) -> str:
-    """Return the text if it fits into this many columns, otherwise a prefix of it followed by `…`."""
+    """Return the text, truncated with `…` if it does not fit into this many columns."""
     if cell_len(text) <= columns:
         return text
     taken, size = 0, 1  # room for the ellipsis

@@ -1,5 +1,5 @@
-"""Helpers shared by the commands: styled output, reading files or standard input, settings, and the tools given with
-`--tools`.
+"""Helpers shared by the commands: functions that write styled output and read files, standard input, settings and the
+tools given with `--tools`.
 """
 
 import json
@@ -24,9 +24,7 @@ CONTROL_CHARACTERS = {code: "�" for code in (*range(32), *range(127, 160)) if 
 
 
 class Screen:
-    """Standard output, written as lines of styled pieces: colored on a terminal, plain elsewhere. Flushes every
-    line.
-    """
+    """Writes lines of styled pieces to standard output: colored on a terminal, plain elsewhere. Flushes every line."""
 
     def __init__(self) -> None:
         self._console: rich.console.Console | None = None
@@ -77,7 +75,7 @@ def read_source(name: str) -> bytes:
 
 
 def read_settings(config: str | None, overrides: Mapping[str, Any]) -> "Settings":
-    """Load the settings from flags, the environment and a file: `config`, or the file named by STREAMTOOL_CONFIG."""
+    """Load the settings from flags, the environment and a file (`config`, or the one named by STREAMTOOL_CONFIG)."""
     name = config or os.environ.get(CONFIG)
     try:
         text = read_source(name).decode() if name else None
@@ -89,7 +87,7 @@ def read_settings(config: str | None, overrides: Mapping[str, Any]) -> "Settings
 
 
 def read_tools(name: str) -> dict[str, Mapping[str, Any]]:
-    """Read tools from a JSON file and return them as tool name -> JSON Schema of the parameters.
+    """Read tools from a JSON file and return a mapping of their names to the JSON Schemas of their parameters.
 
     The file contains a list of tools in OpenAI's form (`{"type": "function", "function": {…}}`) or in the short form
     (`{"name": …, "parameters": …}`). Raises SettingsError, which names the invalid entry.

@@ -3,8 +3,8 @@
 A real server (uvicorn in a separate thread, on a free loopback port) runs the proxy with the sample model as its
 upstream. A client in the main thread holds a conversation over the socket. By default, it uses the standard library's
 HTTP client, so that the first delta arrives within a second; the official openai client takes half a second to import.
-`Tap`, between proxy and model, reports what the model writes. `Board` prints this next to what the client receives, one
-row per model delta. Rows are printed as the deltas arrive, on a terminal and in a pipe alike.
+`Tap`, between proxy and model, reports what the model writes. `Board` prints one row per model delta, with the data
+that the client receives for it. Rows are printed as the deltas arrive, on a terminal and in a pipe alike.
 
 The sample writes the format that it is taught and never refuses. When the sample is used, the proxy therefore listens
 only for that format and does not look for refusals; otherwise the first reply would wait for the compilation of tables
@@ -55,9 +55,9 @@ TOOLS: Sequence[Mapping[str, Any]] = (
     },
 )
 TURNS = 6
-"""Maximum number of replies, for a model that never stops calling."""
+"""Maximum number of replies, in case the model never stops making calls."""
 _READ = 64 * 1024
-_DELTA = 6  # characters of the sample's deltas
+_DELTA = 6  # characters in each of the sample's deltas
 _RECORD = 1.0  # maximum seconds to wait for an exchange's record after its reply
 _START = 10.0  # maximum seconds to wait for the server to start
 CLIENTS = {"http": "http.client", "openai": "the openai client"}
@@ -78,7 +78,7 @@ def get_weather(city: str, unit: str = "celsius") -> str:
 
 @define
 class DemoFlags:
-    """Flags for `demo`; None if not given."""
+    """Flags of `streamtool demo`. None means that the flag was not given."""
 
     upstream: str | None = None
     model: str = "sample"
@@ -125,7 +125,7 @@ def run(flags: DemoFlags) -> None:
         with nullcontext() if page is None else page.open_page(url):
             try:
                 answer = converse(lambda request: ask(url, request), board, flags.model)
-            except BrokenPipeError:  # whatever reads our output has stopped reading
+            except BrokenPipeError:  # the reader of our output has closed the pipe
                 raise
             except Exception as error:
                 raise find_cause(records, error) from error
@@ -152,7 +152,7 @@ Ask = Callable[[Mapping[str, Any]], Iterator[_ReplyChunk]]
 
 
 def converse(ask: Ask, board: "Board", model: str) -> str:
-    """Hold the conversation and return the final answer, or "" without one."""
+    """Hold the conversation and return the final answer, or "" if the model gives no answer."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": QUESTION}]
     board.question(QUESTION, [tool["function"]["name"] for tool in TOOLS])
     for _ in range(TURNS):
@@ -173,7 +173,7 @@ def converse(ask: Ask, board: "Board", model: str) -> str:
 
 
 def execute(name: str, arguments: str) -> str:
-    """Run the tool and return its result. Mistakes by the model become results too."""
+    """Run the tool and return its result. If the model's call is invalid, the result describes the error."""
     if name != "get_weather":
         return f"there is no tool {name}"
     try:
@@ -247,7 +247,7 @@ def ask_with_http_client(url: str, request: Mapping[str, Any]) -> Iterator[_Repl
         connection.request("POST", "/v1/chat/completions", json.dumps(request), {"content-type": "application/json"})
         response = connection.getresponse()
         if response.status != http.HTTPStatus.OK:
-            raise StreamtoolError(f"the proxy answered {response.status}: {response.read().decode()}")
+            raise StreamtoolError(f"the proxy responded with status {response.status}: {response.read().decode()}")
         while data := response.read1(_READ):
             for event in reader.feed(data):
                 if event.data == b"[DONE]":

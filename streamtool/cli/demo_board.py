@@ -1,8 +1,9 @@
 """Display of `streamtool demo`: `Board` prints the rows, `Tap` and `Shadow` report what the model does.
 
-A row shows one model delta on the left, and what the client has received for it on the right. If the client has
-received nothing, the row gives the reason. The reason is exact: `Shadow` is a parser like the proxy's, is fed the same
-deltas, and knows after each of them whether text is buffered. All lines fit into 80 columns, whatever the model writes.
+A row shows one model delta on the left, and the data that the client has received for it on the right. If the client
+has received nothing, the row shows why. The reason is exact, because `Shadow` runs a parser like the proxy's on the
+same deltas and checks after each one whether text is buffered. All lines fit into 80 columns, whatever the model
+writes.
 """
 
 import json
@@ -126,7 +127,7 @@ class Board:
 
     def prompt(self, size: int, *, tools: bool) -> None:
         """Print that the upstream has received a request of this size, and the table header."""
-        with self._lock, suppress(BrokenPipeError):  # reported by the client's thread
+        with self._lock, suppress(BrokenPipeError):  # the client's thread reports it
             inside = "tools field included" if tools else "without a tools field"
             self._screen.line()
             self._screen.line(

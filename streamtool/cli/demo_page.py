@@ -43,6 +43,6 @@ class DemoPage:
         yield
         with suppress(KeyboardInterrupt):
             self._screen.line(
-                "  Play it back on the page to see what was buffered and why. Press ctrl-c to end the demo."
+                "  Play the demo back on the page to see what was buffered and why. Press ctrl-c to end it."
             )
             threading.Event().wait()

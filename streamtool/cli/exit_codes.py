@@ -1,6 +1,6 @@
 """Exit codes and error messages of the commands.
 
-Every command runs inside `Commands.invoke`, the only place that turns an exception into a message and an exit code.
+Every command runs inside `Commands.invoke`, which alone turns exceptions into messages and exit codes.
 """
 
 import logging
@@ -17,7 +17,7 @@ from streamtool.core.errors import RequestError, SettingsError, StreamtoolError,
 DONE, FAILED, USAGE_ERROR, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 _QUIET = logging.NullHandler()
-"""Keeps the log quiet by default, so that an error that ends a command is reported only once, by `complain`."""
+"""Keeps the log quiet by default, so that an error that ends a command is reported only once, by `Commands.invoke`."""
 
 
 class Commands(TyperGroup):
@@ -32,7 +32,7 @@ class Commands(TyperGroup):
         except StreamtoolError as error:
             print_error(message_of(error))
             raise typer.Exit(code_of(error)) from None
-        except BrokenPipeError:  # whatever reads our output has stopped reading
+        except BrokenPipeError:  # the reader of our output has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise typer.Exit(DONE) from None
         except KeyboardInterrupt:
@@ -41,7 +41,9 @@ class Commands(TyperGroup):
 
 
 def message_of(error: StreamtoolError) -> str:
-    """Return the message of an error, preceded by the location if a request is invalid."""
+    """Return an error's message, preceded by the invalid field's path for an invalid request, and followed by a hint
+    for some upstream errors.
+    """
     if isinstance(error, RequestError) and error.param and error.param not in error.message:
         return f"{error.param}: {error.message}"
     if isinstance(error, UpstreamError) and error.status in _ADVICE:
@@ -50,8 +52,8 @@ def message_of(error: StreamtoolError) -> str:
 
 
 _ADVICE = {
-    401: "--key-env names the variable that holds its key",
-    403: "--key-env names the variable that holds its key",
+    401: "use --key-env to name the variable that holds the key",
+    403: "use --key-env to name the variable that holds the key",
     404: "check --model and the URL",
 }
 """Hints for error statuses returned by an upstream."""

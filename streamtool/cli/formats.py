@@ -1,6 +1,6 @@
 """`streamtool formats`: list the formats, or show one with an example.
 
-Everything is derived from the table of formats: `write` makes the example, the markers come from the rows, and `holds`
+Everything is derived from the table of formats: `write` produces the example, the rows define the markers, and `holds`
 computes how much is buffered.
 """
 
@@ -38,7 +38,7 @@ PLACES: Mapping[Anchor, str] = MappingProxyType(
 
 
 def run(name: str | None) -> None:
-    """Print all formats, or the one named. Raises SettingsError for an unknown format."""
+    """Print all formats, or the one with this name. Raises SettingsError for an unknown format."""
     screen = Screen()
     if name is None:
         for form in FORMATS.values():
@@ -90,7 +90,7 @@ def facts(form: Format) -> list[tuple[str, str]]:
 
 
 def opener(form: Format) -> str:
-    """Return how a call in this format begins."""
+    """Describe how a call in this format begins."""
     openers = [opener for variant in form.variants for opener in openers_of(form, variant)]
     if openers:
         listed = any(isinstance(variant.body, Expression) and variant.body.bare for variant in form.variants)
@@ -117,12 +117,12 @@ def wrappers(form: Format) -> str:
 
 
 def arguments(form: Format) -> str:
-    """Return how the format writes arguments."""
+    """Describe how the format writes arguments."""
     return "; or ".join(dict.fromkeys(describe_body(variant.body) for variant in form.variants))
 
 
 def describe_body(body: Body) -> str:
-    """Describe the kind of body."""
+    """Describe how a body of this kind represents the arguments."""
     match body:
         case JsonBody():
             return "a JSON object"
@@ -145,13 +145,13 @@ def describe_body(body: Body) -> str:
 
 
 def describe_span(found: Section) -> str:
-    """Describe the kind of span."""
+    """Describe a span by the kind of its content and its markers."""
     kind = "text" if found.text else "reasoning"
     return f"{kind} in {code(spell(found.open))} … {code(spell(found.close))}"
 
 
 def describe_buffering(form: Format) -> str:
-    """Return how many characters are buffered, and where."""
+    """Describe how many characters are buffered in each part of a call."""
     begun = buffer_bounds(form, "name", "key").marker
     opening = formula(lambda name, key: buffer_bounds(form, name, key).opening)
     inside = formula(lambda name, key: buffer_bounds(form, name, key).inside)
@@ -162,7 +162,7 @@ def describe_buffering(form: Format) -> str:
 
 
 def losses(form: Format) -> str:
-    """Return what the format cannot represent."""
+    """Describe the values that the format cannot represent faithfully."""
     body = form.variants[0].body
     match body:
         case Parameters():

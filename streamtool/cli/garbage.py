@@ -2,8 +2,8 @@
 
 Python starts a full collection after a number of smaller ones. This is most likely to happen while a large request is
 being read, when there are the most objects to scan. Little garbage requires a full collection, and that little can
-wait. Objects that have survived one (stores, caches, compiled tables) rarely become garbage later, so they are not
-scanned again until the number of objects has doubled.
+wait. Objects that have survived a full collection (stores, caches, compiled tables) rarely become garbage later, so
+they are not scanned again until the number of objects has doubled.
 
 Source: the documentation of `gc`, and "Generational garbage collection" in CPython's InternalDocs.
 """
@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from typing import Final
 
 _DUE: Final = 10
-"""Middle-generation collections before a full collection is due once no request is open; CPython's default."""
+"""Number of middle-generation collections that make a full collection due when no request is open. This is CPython's
+default.
+"""
 _OVERDUE: Final = 200
-"""Middle-generation collections before a full collection runs even if requests are open.
+"""Number of middle-generation collections that cause a full collection even if requests are open.
 
 This corresponds to about a million objects, more than one request can create.
 """
@@ -54,7 +56,9 @@ class Collector:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disable garbage collection during imports, whose objects are permanent. Saves a tenth of the startup time."""
+    """Disable garbage collection while modules are imported. Their objects are permanent, and scanning them would take
+    a tenth of the startup time.
+    """
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Upper bounds for the number of characters of a call that the parser buffers, derived from the table of formats.
+"""Upper bounds on the number of characters of a call that the parser buffers, derived from the table of formats.
 
 In a call written exactly in its format, text is buffered in four places: while it may be the beginning of a marker;
 from the marker until the call starts, when its name is known and the arguments have begun; inside the call, where a
@@ -29,13 +29,13 @@ class BufferBounds:
     """Upper bounds, in characters, for a call with a given name and with keys up to a given length."""
 
     marker: int
-    """In text that may be the beginning of a marker."""
+    """Bound for text that may be the beginning of a marker."""
     opening: int
-    """From the first character of the call's first marker until the call starts."""
+    """Bound from the first character of the call's first marker until the call starts."""
     inside: int
-    """Between the start and the end of the call."""
+    """Bound between the start and the end of the call."""
     closing: int
-    """After the end of the call, while a closer may follow."""
+    """Bound after the end of the call, while a closer may follow."""
     values: bool
     """Whether values other than strings are buffered to their end as well."""
 
@@ -66,7 +66,7 @@ class WrittenCalls:
         return write([Call(self.name, arguments)], self.form.name)
 
     def opening(self) -> int:
-        """Return the offset where a call with arguments starts."""
+        """Return the offset where the parser starts a call that has arguments."""
         text = self.written(f'{{"{self.key}": "VVV"}}')
         body = self.variant.body
         match body:
@@ -80,10 +80,10 @@ class WrittenCalls:
                 return text.index(self.key)
 
     def empty(self) -> int:
-        """Return the offset where a call without arguments starts.
+        """Return the offset where the parser starts a call that has no arguments.
 
         In formats with marked parameters, this is the end of the call's closer, because nothing before it shows that
-        the arguments have begun. In all other formats it is 0.
+        the arguments have begun. For all other formats, return 0.
         """
         if not isinstance(self.variant.body, Parameters):
             return 0

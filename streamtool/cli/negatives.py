@@ -1,7 +1,7 @@
-"""`streamtool parse --negatives`: find what the parser mistakes for calls in ordinary files.
+"""`streamtool parse --negatives`: find text in ordinary files that the parser mistakes for calls.
 
-Each file is parsed as one reply. All of its text must be emitted again, as text, reasoning, calls or discards. The
-parser's ledger accounts for every character; markup that belongs to no call is a loss.
+Each file is parsed as one reply. The parser should emit the entire file as text or reasoning; calls, discards and
+losses are findings. The parser's ledger accounts for every character, and markup that belongs to no call is a loss.
 """
 
 import json
@@ -27,7 +27,7 @@ MANY = 200_000
 BEGINNING = 8192
 """Number of bytes at the beginning of a file that are searched for NUL, which marks the file as binary."""
 EXCERPT = 80
-"""Maximum number of characters shown of a finding."""
+"""Maximum number of characters to show of a finding."""
 SHOWN = frozenset({"text", "reasoning", "discard"})
 """Kinds of ledger spans that are emitted as events."""
 
@@ -37,9 +37,9 @@ class Negative:
     """A part of a file that the parser took for something other than text."""
 
     kind: str
-    """call, discard or loss."""
+    """`call`, `discard` or `loss`."""
     name: str = ""
-    """Tool name, for a call."""
+    """Tool name, if the finding is a call."""
     format: str = ""
     file: str = field(kw_only=True)
     line: int = field(kw_only=True)
@@ -48,13 +48,13 @@ class Negative:
 
 @frozen
 class CheckTotals:
-    """Counts of the text read, the files skipped and the findings."""
+    """Numbers of files and bytes read, of files skipped, and of findings."""
 
     counts: Counter[str] = field(factory=Counter)
     """Counts by kind: files, bytes, skipped files, findings."""
 
     def rate(self) -> float:
-        """Return the calls and losses per MB."""
+        """Return the number of calls and losses per MB of text."""
         read = self.counts["bytes"] / 1e6
         return (self.counts["call"] + self.counts["loss"]) / read if read else 0.0
 
@@ -150,7 +150,7 @@ def calls_of(events: Iterable[Event]) -> Mapping[int, list[CallStart]]:
 
 
 def stretches(spans: Iterable[tuple[str, int, int]]) -> Iterator[tuple[int, int, str]]:
-    """Partition a text into stretches and yield the start, end and kind of each.
+    """Partition the text into stretches and yield the start, end and kind of each.
 
     A span that was emitted is a stretch of the span's kind. A run of other spans is one stretch of the kind "markup".
     """
@@ -167,7 +167,7 @@ def stretches(spans: Iterable[tuple[str, int, int]]) -> Iterator[tuple[int, int,
 
 
 def locate(path: str, text: str, begin: int, end: int) -> dict[str, Any]:
-    """Return the location and the beginning of a stretch. The line is the stretch's first one that is not blank."""
+    """Return the location and the beginning of a stretch. The line is the stretch's first non-blank line."""
     part = text[begin:end]
     begin += len(part) - len(part.lstrip())
     excerpt = text[begin : min(end, begin + EXCERPT)]

@@ -41,7 +41,7 @@ def run(file: str, tools: str | None, formats: str | None, delta: int | None, pr
     with open_source(file) as source:
         for piece in pieces(source, delta):
             if not hinted and piece.lstrip().startswith(("{", "[")):
-                print_error(f"{file} is parsed as one text; if it holds records, select the text with --field NAME")
+                print_error(f"{file} is parsed as a single reply; if it contains records, use --field PATH")
             hinted = True
             show(parser.feed(piece), screen, as_json=as_json)
     show(parser.close(), screen, as_json=as_json)
@@ -81,8 +81,8 @@ def pieces(source: BinaryIO, delta: int | None) -> Iterator[str]:
 
 
 def cut(text: str, size: int | None) -> Iterator[str]:
-    """Yield the text in pieces of `size` characters, or in one piece without a size. Yield nothing for empty
-    text.
+    """Yield the text in pieces of `size` characters, or as a single piece if `size` is None. Yield nothing if the text
+    is empty.
     """
     if size is None:
         if text:

@@ -1,4 +1,4 @@
-"""PID file, from which `streamtool reload` learns the process that serves an address.
+"""PID file that identifies the process serving an address, for `streamtool reload`.
 
 The file is in the user's runtime folder (`XDG_RUNTIME_DIR`, or a folder inside the system's folder for temporary files)
 and contains the process id. The process keeps the file locked: an unlocked file is stale.
@@ -39,7 +39,7 @@ def pid_file(address: str) -> Iterator[None]:
 
 
 def process_at(address: str) -> int | None:
-    """Return the id of the process of this user that serves the address, or None."""
+    """Return the id of this user's process that serves the address, or None if no such process exists."""
     path = _path(address)
     if fcntl is None or not _ensure_private(path.parent):
         return None

@@ -1,4 +1,5 @@
-"""Thirty tools such as agents typically offer, with names that occur in ordinary text and realistic parameters.
+"""Thirty tools of the kinds that agents typically offer, with realistic parameters and names that occur in ordinary
+text.
 
 `streamtool parse --negatives` offers them to the parser to find text that is mistaken for calls.
 """
@@ -38,11 +39,13 @@ PARAMETERS: Mapping[str, str] = {
     "task": "description prompt",
     "ping": "",
 }
-"""Parameters of each tool, separated by spaces, with a type unless it is string."""
+"""Tool name -> parameters, separated by spaces. A parameter without a type is a string."""
 
 
 def plausible_tools() -> dict[str, dict[str, Any]]:
-    """Return tool name -> schema of the parameters; only the first parameter is required."""
+    """Return a mapping of tool names to the schemas of their parameters. Only the first parameter of a tool is
+    required.
+    """
     return {name: schema(dict(typed(parameters))) for name, parameters in PARAMETERS.items()}
 
 

@@ -1,4 +1,4 @@
-"""`streamtool plugin`: list the plugins for inference engines, or print the path of one."""
+"""`streamtool plugin`: list the plugins for inference engines, or print one plugin's path."""
 
 from collections.abc import Mapping
 from pathlib import Path

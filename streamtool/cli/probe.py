@@ -1,8 +1,8 @@
 """`streamtool probe`: find out what an upstream can do, and print the settings for it.
 
-`streamtool.probe` asks the questions; this module presents the answers as a table, followed by TOML to paste. The TOML
-contains only settings that were found to work: `rescue` mode if the model makes native calls or writes them into its
-text, otherwise the format that the model obeys.
+`streamtool.probe` sends the requests; this module prints the findings as a table, followed by TOML for a settings file.
+The TOML contains only settings that were found to work: `rescue` mode if the model makes native calls or writes its
+calls into the text, and otherwise `emulate` mode with the format that the model obeys most often.
 """
 
 import glob
@@ -26,12 +26,12 @@ from streamtool.settings import UpstreamSettings, load
 
 _WIDTH = 20
 _FLAGS = {"url": "URL", "protocol": "--protocol", "key": "--key-env"}
-"""Upstream settings -> the flags that set them."""
+"""Upstream setting -> the flag or argument that sets it."""
 
 
 @frozen
 class ProbeFlags:
-    """Flags for `probe`."""
+    """Arguments and flags of `streamtool probe`."""
 
     url: str
     protocol: str | None = None
@@ -77,14 +77,14 @@ def _print_progress(question: str) -> None:
 
 
 def _ignore_progress(question: str) -> None:
-    """Show no progress."""
+    """Print no progress, because standard error is not a terminal."""
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
 def rows(found: Findings) -> Iterator[tuple[str, str]]:
-    """Yield the label and text of each line."""
+    """Yield the label and text of each row of the table."""
     target = found.target
     listed = "lists no models" if target.models is None else f"lists {_count(len(target.models), 'model')}"
     yield "upstream", f"{target.url}, speaks {target.protocol}, {listed}"

@@ -57,7 +57,7 @@ def address(protocol: str, body: bytes) -> str:
 
 
 def fields_of(body: bytes) -> dict[str, Any]:
-    """Return the fields of a body. Return none if it is not a JSON object, which `read_request` reports."""
+    """Return the fields of a body, or an empty dict if it is not a JSON object, which `read_request` reports."""
     try:
         fields = wire.decode_tolerant(body)
     except ValueError:
@@ -66,7 +66,7 @@ def fields_of(body: bytes) -> dict[str, Any]:
 
 
 def text_of(part: Part) -> str:
-    """Return a part as text; media are shown as their kind."""
+    """Return a part as text. A media part is represented by its kind in brackets."""
     match part:
         case TextPart(text=text):
             return text

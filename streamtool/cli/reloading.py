@@ -33,13 +33,13 @@ RESTART_ONLY: Final = (
     "limits.header_seconds",
     "limits.keep_alive_seconds",
 )
-"""Settings that take effect only after a restart, because they are used by the server, not the proxy."""
+"""Settings that take effect only after a restart, because the server uses them, not the proxy."""
 
 _log = logging.getLogger("streamtool")
 
 
 class ReloadingProxy:
-    """ASGI app that serves with the most recently loaded settings.
+    """ASGI app that serves new requests with the most recently loaded settings.
 
     `read` loads the settings; `begun` is called when the first proxy is ready to serve.
     """
@@ -60,7 +60,9 @@ class ReloadingProxy:
         self._terminal = sys.stdin is not None and sys.stdin.isatty()
 
     def when_quiet(self, call: Callable[[], object]) -> None:
-        """Register the callback that the current proxy runs when no request is open, like `Proxy.when_quiet`."""
+        """Register a callback that the current proxy and its successors run when no request is open (see
+        `Proxy.when_quiet`).
+        """
         self._quiet = call
         self._proxy.when_quiet(call)
 
@@ -76,13 +78,13 @@ class ReloadingProxy:
             await self._proxy(scope, receive, send)
 
     async def drain(self, seconds: float) -> None:
-        """Drain all proxies, current and replaced, like `Proxy.drain`."""
+        """Drain the current proxy and the replaced ones that are still running (see `Proxy.drain`)."""
         async with anyio.create_task_group() as tasks:
             for proxy in list(self._replaced):
                 tasks.start_soon(proxy.drain, seconds)
 
     async def reload(self) -> None:
-        """Load the settings and use them to serve new requests."""
+        """Load the settings and use them to serve new requests. If this fails, log the reason and change nothing."""
         before = self._proxy
         try:
             settings = await anyio.to_thread.run_sync(self._read)
@@ -99,7 +101,7 @@ class ReloadingProxy:
         self._replaced[before].set()
         changed = [name for name in RESTART_ONLY if _value(settings, name) != _value(self._first, name)]
         if changed:
-            _log.warning("changes take effect only after a restart: %s", ", ".join(changed))
+            _log.warning("changes to these settings take effect only after a restart: %s", ", ".join(changed))
         _log.info("the settings were reloaded")
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

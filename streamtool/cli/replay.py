@@ -1,7 +1,7 @@
 """`streamtool parse --replay`: feed a recorded exchange to the parser again, piece by piece.
 
-The parsers get the options they were recorded with, so the events match the recording unless the parser has changed
-since then. The summary at the end reports the first difference.
+Each parser is created with the recorded options, so the events match the recording unless the parser has changed since
+then. The summary at the end reports the first difference.
 """
 
 import json
@@ -93,7 +93,7 @@ class Replay:
             self._screen.line((sentence, "bold"))
 
     def conclude(self) -> bool:
-        """Print whether the events match the recording, and return the answer."""
+        """Print whether the events match the recording, and return True if they do."""
         known = {"type": "replayed", "same": self.difference is None, "pieces": self.pieces, "cut": self.cut}
         cut = ", which is incomplete" if self.cut else ""
         if self.difference is None:
@@ -109,7 +109,9 @@ class Replay:
 
 
 def run(name: str, *, as_json: bool) -> int:
-    """Replay the recording in the file `name`, print the events, and return the exit code: 1 if they differ from it."""
+    """Replay the recording in the file `name` and print the events. Return the exit code: 1 if the events differ from
+    the recorded ones.
+    """
     replay = Replay(name, as_json=as_json)
     replay.run()
     return 0 if replay.conclude() else 1

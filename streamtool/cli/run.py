@@ -1,8 +1,7 @@
 """`streamtool run`: an agent in the terminal, for one task or for a conversation.
 
-The user approves each call before it is executed, unless `--yes` or `--allow` makes approval unnecessary. If approval
-is needed, the run starts only at a terminal. Display, approval, sessions and costs are in
-`streamtool.cli.terminal`.
+The user approves each call before it is executed, unless `--yes` or `--allow` makes approval unnecessary. Without these
+flags, a run with tools requires a terminal. Display, approval, sessions and costs are in `streamtool.cli.terminal`.
 """
 
 import importlib
@@ -33,7 +32,7 @@ from streamtool.observe import logs
 
 @frozen
 class SessionFlags:
-    """Flags for saving the conversation; None if not given."""
+    """Flags that control how the conversation is saved."""
 
     name: str | None = None
     resume: bool = False
@@ -42,8 +41,8 @@ class SessionFlags:
     def open(self, *, wanted: bool) -> Session | None:
         """Open the session, or return None if nothing should be saved.
 
-        With `wanted`, save the conversation even if no session is named. Raises SettingsError for contradictory flags,
-        for a missing session, and for a named session that cannot be saved.
+        If `wanted` is true, the conversation is saved even if no session is named. Raises SettingsError for
+        contradictory flags, for a missing session, and for a named session that cannot be saved.
         """
         if self.none:
             if self.name is not None or self.resume:
@@ -65,7 +64,7 @@ def unnamed_session() -> Session | None:
 
 @frozen
 class RunFlags:
-    """Flags for `run`; None if not given."""
+    """Flags of `streamtool run`. None means that the flag was not given."""
 
     task: str | None
     upstream: ServeFlags
@@ -86,9 +85,9 @@ class RunFlags:
         if self.json and self.chat:
             raise SettingsError("--json and --chat cannot be combined")
         if self.task is None and self.json:
-            raise SettingsError("--json needs a task")
+            raise SettingsError("--json requires a task")
         if self.chats and not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise SettingsError("a conversation needs a terminal; to run a single task, pass it as an argument")
+            raise SettingsError("a conversation requires a terminal; to run a single task, pass it as an argument")
 
     @property
     def chats(self) -> bool:
@@ -167,13 +166,11 @@ def _exit_if_threads_run(code: int) -> None:
 
 
 def function_of(path: str) -> Callable[..., Any]:
-    """Import the function named by `module:function`; the working directory is searched as well. Raises
-    SettingsError.
-    """
+    """Import the function named by `module:function`. The working directory is searched, too. Raises SettingsError."""
     module, colon, name = path.partition(":")
     if not (module and colon and name):
         raise SettingsError(f"--tool: expected module:function, found {path!r}", param="--tool")
-    if os.getcwd() not in sys.path:  # noqa: PTH109  as an entry of sys.path
+    if os.getcwd() not in sys.path:  # noqa: PTH109  entries of sys.path are strings
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         found: Any = importlib.import_module(module)

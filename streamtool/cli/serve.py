@@ -1,8 +1,8 @@
 """`streamtool serve`: run the proxy under a real server.
 
-The socket is opened before anything is printed, so the printed address is always the one that answers, even for port 0.
-From then on, the log (`streamtool.observe.logs`) writes a line per exchange to standard error. The servers are in
-`streamtool.cli.servers`.
+The socket is opened before anything is printed, so the printed address is always the actual one, even if the port is
+chosen by the system (port 0). From then on, the log (`streamtool.observe.logs`) writes a line per exchange to standard
+error. The servers are in `streamtool.cli.servers`.
 """
 
 import errno
@@ -48,12 +48,12 @@ _OWN_DESCRIPTORS = 64
 _log = logging.getLogger("streamtool")
 
 _FLAGS = {"upstream.flag.url": "--upstream", "upstream.flag.protocol": "--protocol", "upstream.flag.key": "--key-env"}
-"""Settings that only a flag can set -> that flag, so that an error names the flag."""
+"""Paths of settings from flags -> the flags, which error messages name instead of the paths."""
 
 
 @frozen
 class ServeFlags:
-    """Flags for `serve`, most of them shared with `run`; None if not given."""
+    """Flags of `streamtool serve`, most of them shared with `run`. None means that the flag was not given."""
 
     upstream: str | None = None
     protocol: str | None = None
@@ -73,7 +73,7 @@ class ServeFlags:
     def settings(self) -> Settings:
         """Return the settings that result from these flags, the environment and the file. Raises SettingsError."""
         if self.upstream is None and (self.protocol is not None or self.key_env is not None):
-            raise SettingsError("--protocol and --key-env need --upstream")
+            raise SettingsError("--protocol and --key-env require --upstream")
         if self.server not in SERVERS:
             raise SettingsError(f"--server: expected one of {', '.join(SERVERS)}, found {self.server!r}")
         overrides: dict[str, Any] = {"mode": self.mode, "format": self.format, "insecure": self.insecure or None}
@@ -102,11 +102,11 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
     settings = flags.settings()
     screen = Screen()
     if only_check:
-        open_phrases(settings)  # open the files that nothing else would read
+        open_phrases(settings)  # reports an unusable file
         ChatTemplates(settings)
         for wanted, module in ((settings.metrics, "metrics"), (settings.otel, "otel")):
             if wanted:
-                importlib.import_module(f"streamtool.observe.{module}")  # needs an extra
+                importlib.import_module(f"streamtool.observe.{module}")  # fails if the extra is missing
         describe(settings, settings.listen, screen)
         screen.line(("the settings are valid", "bold green"))
         return
@@ -114,7 +114,7 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
     server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # load only the requested server
     sys.setswitchinterval(_SWITCH_INTERVAL)
     if HAS_SIGHUP:
-        signal.signal(signal.SIGHUP, lambda *_: None)  # nothing to reload until the server installs its own handler
+        signal.signal(signal.SIGHUP, lambda *_: None)  # ignored until the server installs its own handler
     caught = (_serve_alone if settings.workers == 1 else _serve_with_workers)(flags, settings, server.serve, screen)
     if signal.SIGINT in caught[:1]:
         raise KeyboardInterrupt
@@ -129,7 +129,7 @@ def _serve_alone(flags: ServeFlags, settings: Settings, serve: _Serve, screen: S
 
     proxy = ReloadingProxy(
         settings, lambda: _with_affordable_limits(flags.settings()), begun=begun
-    )  # reports a missing extra
+    )  # fails if an extra is missing
     with bind(settings.host, settings.port) as sock:  # last, because clients can connect from here on
         listening = address(settings.host, sock.getsockname()[1])
         with pid_file(listening):
@@ -191,7 +191,7 @@ def reload(flags: ServeFlags) -> None:
     listening = flags.settings().listen
     process = process_at(listening)
     if process is None:
-        raise StreamtoolError(f"you are not running a `streamtool serve` on {listening}; use --port for another port")
+        raise StreamtoolError(f"you have no `streamtool serve` running on {listening}; use --port for another port")
     os.kill(process, signal.SIGHUP)
     Screen().line(f"asked process {process} to reload its settings; its log reports the result")
 
@@ -261,7 +261,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _open_sockets(make: Callable[[], T], place: str) -> T:
-    """Return what `make` returns. Turn an OSError into a StreamtoolError that names the address."""
+    """Call `make` and return its result. Turn an OSError into a StreamtoolError that names the address."""
     try:
         return make()
     except OSError as error:
@@ -274,8 +274,8 @@ def _open_sockets(make: Callable[[], T], place: str) -> T:
 def affordable_limits(limits: LimitSettings) -> LimitSettings:
     """Return the limits, with no more connections than the process has file descriptors for.
 
-    Each client connection may need another connection to the upstream. With no descriptors left, clients could not be
-    served, or even receive an error. The process's soft limit is raised as far as the settings require and the hard
+    Each client connection may need another connection to the upstream. If no descriptors were left, clients could not
+    be served, or even receive an error. The process's soft limit is raised as far as the settings require and the hard
     limit allows.
     """
     wanted = limits.connections

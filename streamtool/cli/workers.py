@@ -43,7 +43,7 @@ _log = logging.getLogger("streamtool")
 def bind_sockets(host: str, port: int, count: int) -> list[socket.socket]:
     """Return `count` sockets bound to one address, not yet listening. Raises OSError."""
     family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.create_server(place, family=family) as free:  # otherwise a second server could share the port
+    with socket.create_server(place, family=family) as free:  # fails if another server uses the port
         place = free.getsockname()
     made: list[socket.socket] = []
     for _ in range(count):
@@ -199,7 +199,7 @@ def _reported_ready(pipe: int) -> bool:
 
 
 class SharedState:
-    """Private folder for the files that the workers share, deleted when they have exited.
+    """Private folder for the files that the workers share. It is deleted after they have exited.
 
     If the settings name neither a file nor a Redis server for the store, the workers share a temporary file, which is
     held in memory if the system supports that.

@@ -1,4 +1,4 @@
-"""A bounded cache of values that were computed for one request and may serve later ones.
+"""A bounded cache of values that were computed for one request and may be reused for later ones.
 
 The bound applies to the total weight of the values, in a unit that the cache's owner chooses. The garbage collector
 traverses every object in the process, and all requests wait for it, so a long-lived value must not consist of many
@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 V = TypeVar("V")
 _FEW: Final = 8
-"""Maximum number of values that are kept with one list."""
+"""Maximum number of derived values stored with one list."""
 
 
 class LruCache(Generic[V]):
@@ -32,7 +32,7 @@ class LruCache(Generic[V]):
         return sum(weight for _, weight in list(self._values.values()))
 
     def get(self, key: Hashable) -> V | None:
-        """Return the value stored under this key; None if it is not cached."""
+        """Return the value stored under this key, or None if it is not cached."""
         found = self._values.pop(key, None)
         if found is None:
             return None
@@ -40,9 +40,10 @@ class LruCache(Generic[V]):
         return found[0]
 
     def put(self, key: Hashable, value: V, weight: int) -> None:
-        """Cache the value and evict the least recently used ones; a value that is too heavy is not cached.
+        """Cache the value, evicting the least recently used values if necessary. A value whose weight reaches `most` is
+        not cached.
 
-        One is added to the given weight, so that even weightless values are bounded.
+        One is added to the given weight, so that the number of weightless values is bounded too.
         """
         self._values.pop(key, None)
         if weight >= self._most:
@@ -56,7 +57,7 @@ class LruCache(Generic[V]):
 
 
 class SharedList(list[Any]):
-    """A list from a request's JSON that many requests share, along with values that were derived from it.
+    """A list from a request's JSON that many requests share, and values derived from it.
 
     Neither the list nor the values may be changed.
     """
@@ -69,7 +70,7 @@ class SharedList(list[Any]):
         """The derived values, each under a key that its owner chooses."""
 
     def keep(self, key: Hashable, value: Any) -> None:
-        """Keep a value that was derived from the list. Only a few are kept."""
+        """Store a value derived from the list. If too many are stored, all earlier ones are discarded."""
         if len(self.made) >= _FEW:
             self.made.clear()
         self.made[key] = value

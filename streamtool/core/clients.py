@@ -1,9 +1,9 @@
-"""Client identity: a client is identified by its key, in whichever header it sends it.
+"""Client identity: a client is identified by its key, regardless of the header that carries the key.
 
-The identity is used to check client keys, and wherever data is kept separately for each client: stored replies,
-transcripts, tools and signatures, features that upstreams lack, and the client name in logs, metrics and spans. A
-client's data is therefore stored under the very key that admitted it. Credentials of another scheme (`Basic`) often
-belong to a reverse proxy that all clients share, so they count only in the absence of a key.
+The identity is used to check client keys and to separate each client's data from that of others: stored replies,
+transcripts, tools and signatures, features that upstreams lack, and the client name in logs, metrics and spans. The key
+that grants access is therefore also the key that data is stored under. Credentials of another scheme (`Basic`) often
+belong to a reverse proxy that all clients share, so they are used only if no key was sent.
 """
 
 import hashlib
@@ -17,10 +17,8 @@ K = TypeVar("K")
 
 
 def key_of(headers: HeaderPairs) -> bytes:
-    """Return a client's key: the bearer token, `x-api-key` or `x-goog-api-key`, in this order of preference. Without a
-    key, return an empty value.
-
-    If a header is repeated, its first value counts.
+    """Return a client's key: the bearer token, `x-api-key` or `x-goog-api-key`, in this order of preference. If the
+    headers contain no key, return an empty value. If a header is repeated, its first occurrence is used.
     """
     return _key_in(_first(headers))
 
@@ -35,15 +33,15 @@ def client_of(headers: HeaderPairs) -> str:
 
 
 def entry_to_evict(owners: Mapping[K, str]) -> K:
-    """Return the entry to evict: the first one that belongs to the client with the most entries. `owners`: entry ->
-    client.
+    """Return the entry to evict: the first one that belongs to the client with the most entries. `owners` maps each
+    entry to its client.
     """
     [(most, _)] = Counter(owners.values()).most_common(1)
     return next(key for key, owner in owners.items() if owner == most)
 
 
 class ClientNames:
-    """The names that the settings give to clients. `keys`: name -> key."""
+    """The names of the clients in the settings. `keys` maps each name to its key."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._keys = [(name, key.encode()) for name, key in keys.items()]
@@ -73,4 +71,4 @@ def _first(headers: HeaderPairs) -> dict[bytes, bytes]:
 
 
 ANONYMOUS: Final = client_of(())
-"""The id of clients without credentials; also used for entries that apply to all clients."""
+"""The id of clients without credentials; it is used for entries that apply to all clients as well."""

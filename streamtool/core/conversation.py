@@ -1,9 +1,9 @@
 """The data model of a request, independent of its protocol: messages, tools and options of the reply.
 
-Protocol modules read a request body into a `Conversation` and write a `Conversation` as a body. `raw` fields keep the
-client's JSON, so that an upstream with the same protocol receives every unchanged part verbatim: a message, a part or
-an entire body with `raw` is written as received. Code that changes a message makes a new one without `raw`. Nothing
-here is ever mutated, and no reference to a caller's mutable object is kept.
+Protocol modules read a request body into a `Conversation` and write a `Conversation` as a body. `raw` fields contain
+the client's JSON, so that an upstream with the same protocol receives every unchanged part verbatim: a message, a part
+or an entire body with `raw` is written as received. Code that changes a message creates a new one without `raw`. These
+objects are never mutated, and they hold no references to a caller's mutable objects.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Role = Literal["system", "user", "assistant"]
 HOSTED = "tool of type "
 """Prefix of the note about a dropped tool that only the origin can run; the tool's type follows."""
 HOSTED_CHOICE = "tool_choice of a tool that was left out"
-"""The note about a tool choice that asks for a hosted tool, which was left out."""
+"""The note about a tool choice that was dropped because it requires a hosted tool that was left out."""
 
 
 @frozen
@@ -32,8 +32,8 @@ class TextPart:
 class MediaPart:
     """A part that is not text; `kind` is `image`, `audio`, `file` or the name that the client's protocol uses.
 
-    The content is base64 `data` with its media `type` (`image/png`), or a `url`, so that every protocol can write it. A
-    part that has neither can be written in its own protocol only; the others just mention its kind.
+    The content is base64 `data` with its media `type` (`image/png`), or a `url`; every protocol can write either. A
+    part that has neither can be written only in the protocol that it was received in; the others just mention its kind.
     """
 
     kind: str
@@ -56,10 +56,12 @@ class ToolCall:
     id: str
     name: str
     arguments: str
-    """JSON text as received, or the raw input of a custom tool. May be invalid JSON if another model wrote it."""
+    """The JSON text as received, or the raw input of a custom tool. The text may be invalid JSON if another model wrote
+    it.
+    """
     custom: bool = False
     signature: str | None = field(default=None, repr=False)
-    """A signature from the upstream that made the call (Gemini), which has to be sent back with it."""
+    """The signature of the upstream that made the call (Gemini), which must be sent back with the call."""
 
 
 @frozen
@@ -87,7 +89,7 @@ class Message:
     results: tuple[ToolResult, ...] = ()
     reasoning: str = ""
     raw: tuple[Mapping[str, Json], ...] = field(default=(), repr=False)
-    """The messages in the client's body that this one was read from; () if it was made or changed here."""
+    """The messages in the client's body that this message was read from; empty if it was created or changed here."""
 
     @property
     def text(self) -> str:
@@ -105,20 +107,20 @@ class Tool:
     name: str
     description: str = ""
     parameters: Mapping[str, Json] | None = None
-    """JSON Schema of the arguments; None: the tool takes no arguments."""
+    """JSON Schema of the arguments, or None if the tool takes no arguments."""
     strict: bool = False
     custom: bool = False
     """Whether the tool takes raw text instead of JSON."""
     namespace: str = ""
     """The tool's group (Responses) or toolset (Messages); `name` is then `group.tool`."""
     kind: str = ""
-    """Responses: the type of a tool without a schema (`shell`), whose calls are items of a separate type."""
+    """The type of a Responses tool that has no schema (`shell`); calls to it are items of a separate type."""
     examples: tuple[Mapping[str, Json], ...] = ()
     """Example arguments."""
     returns: Mapping[str, Json] | None = None
-    """JSON Schema of the results; None: unknown."""
+    """JSON Schema of the results, or None if it is unknown."""
     deferred: bool = False
-    """Whether the model is shown the tool only after a search has found it."""
+    """Whether the model sees the tool only after a search has found it."""
 
 
 CUSTOM_TOOL_SCHEMA: Mapping[str, Json] = {
@@ -135,7 +137,9 @@ class ToolChoice:
 
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] = ()
-    """The names of the allowed tools; (): all. One name with `required` is a named tool choice."""
+    """The names of the allowed tools; if empty, all are allowed. A single name with `required` is a named tool
+    choice.
+    """
     parallel: bool = True
     """Whether the reply may contain more than one call."""
 
@@ -145,7 +149,7 @@ class OutputFormat:
     """The required form of the reply's text: a JSON value."""
 
     schema: Mapping[str, Json] | None = None
-    """JSON Schema of the value; None: any JSON object."""
+    """JSON Schema of the value. If None, any JSON object is allowed."""
     name: str = "answer"
     strict: bool = False
     foreign: bool = False
@@ -166,14 +170,14 @@ class Forcing:
     GBNF.
     """
     triggers: tuple[str, ...] = ()
-    """Strings that activate a grammar; (): it applies from the start. For a prefill: openings that repeat it."""
+    """Strings that activate a grammar; if empty, it applies from the start. For a prefill, openings that repeat it."""
     follows: str = ""
-    """The text that a reply must begin with to count as a continuation of the prefill; "": any reply does."""
+    """The text that a reply must begin with to count as a continuation of the prefill; if empty, any reply counts."""
 
 
 @frozen
 class Options:
-    """Options of the reply; None: the client did not set the option.
+    """Options of the reply. An option that the client did not set is None.
 
     Each field and each key of `sampling` is a row in the table of options (`streamtool.protocols.options`).
     """
@@ -188,10 +192,10 @@ class Options:
     effort: str | None = None
     """The amount of reasoning: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`."""
     thinking: bool | None = None
-    """Whether the model reasons; None: the model's chat template decides."""
+    """Whether the model reasons. If None, the model's chat template decides."""
     user: str | None = None
     output: OutputFormat | None = None
-    """The form of the reply's text; None: plain text."""
+    """The form of the reply's text, or None for plain text."""
 
 
 @frozen
@@ -206,14 +210,14 @@ class Conversation:
     choice: ToolChoice = ToolChoice()
     stream: bool = False
     background: bool = False
-    """Whether the reply is made in the background, as a stream that is stored until clients ask for it."""
+    """Whether the reply is created in the background, as a stream that is stored until clients request it."""
     include_usage: bool = False
     """Whether a stream ends with the token usage, in protocols where that is optional (Chat)."""
     legacy_functions: bool = False
     """Chat: whether the client sent `functions` and therefore expects a `function_call`."""
     options: Options = Options()
     forcing: Forcing | None = None
-    """How a call is forced; None: only by the prompt. A prefill is also the last message."""
+    """The constraint that forces a call, or None if only the prompt does. A prefill is the last message as well."""
     dropped: tuple[str, ...] = ()
     """The dropped parts of the request, for the log; a hosted tool is listed as `HOSTED` and its type."""
     raw: Mapping[str, Json] = field(factory=dict, repr=False)

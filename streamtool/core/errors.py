@@ -15,13 +15,13 @@
     │   └── HeaderTooLargeError  431
     ├── UnavailableError   503   the server has too many open requests, or is shutting down
     ├── ReplyCancelled           the client has cancelled a reply that was made in the background
-    ├── AgentError               an agent found no answer
+    ├── AgentError               an agent could not produce an answer
     ├── StoreError         503   the store of earlier replies cannot be read at the moment
     └── UpstreamError      502   the upstream rejected the request, sent an invalid reply, or failed
         ├── UpstreamRefused      the upstream's own status, if the client can act on it
         └── UpstreamTimeout      504
 
-A message is one sentence that explains what to do. `param` names the place in the request (`messages[2].role`), and
+A message is one sentence that explains what to do. `param` names the field of the request (`messages[2].role`), and
 `code` is a short machine-readable word; both are optional. Each protocol formats errors in its own way; `headers` are
 sent with the status. If `quotes` is true, the message contains text from the upstream or the model: it is sent to the
 client, but not logged.
@@ -112,7 +112,7 @@ class MediaTypeError(RequestError):
 
 
 class MisdirectedError(RequestError):
-    """The request is for a host that is not served here."""
+    """The request names a host that this server does not serve."""
 
     status = 421
 
@@ -141,11 +141,13 @@ class UnavailableError(StreamtoolError):
 
 
 class ReplyCancelled(StreamtoolError):
-    """The client has cancelled a reply that was made in the background."""
+    """The client has cancelled a reply that was being generated in the background."""
 
 
 class AgentError(StreamtoolError):
-    """An agent found no answer: too many turns, replies in the wrong form, or an MCP server that cannot be opened."""
+    """An agent could not produce an answer: it took too many turns, the model's replies had the wrong form, or an MCP
+    server could not be started.
+    """
 
 
 class StoreError(StreamtoolError):

@@ -1,7 +1,7 @@
 """A decoder for one JSON string that is still being written.
 
-Text is emitted immediately, except for an incomplete escape, and for the first half of a surrogate pair as long as the
-second half may follow. A backslash that does not begin a JSON escape is kept as text.
+Text is emitted immediately, except for an incomplete escape, and the first half of a surrogate pair while the second
+half may still follow. A backslash that does not begin a JSON escape is treated as text.
 """
 
 import re
@@ -17,7 +17,7 @@ _SIMPLE: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 @define(eq=False)
 class JsonStringDecoder:
-    """Decoder of one string, starting after its opening quote."""
+    """A decoder for one string, starting after its opening quote."""
 
     _pending: str = field(default="", init=False)
     done: bool = field(default=False, init=False)

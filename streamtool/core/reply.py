@@ -1,11 +1,11 @@
 """A protocol-independent reply as a stream of events, and the accumulator of these events.
 
 An upstream's `ReplyReader` emits the events, the exchange turns text into calls, and the client's `ReplyWriter`
-consumes the result. A reply that is not streamed is accumulated from the same events, so there is only one code path.
+consumes the result. Replies that are not streamed are accumulated from the same events, so there is only one code path.
 
-Each choice of a reply has its events in this order: Start, then any of TextDelta · ReasoningDelta · (CallStart
-ArgumentsDelta* CallEnd), then Finish. After the last Finish, there may be a UsageReport; then comes End. Failure may
-occur at any point; it is the last event, and means that the reply is incomplete.
+The events of each choice are in this order: Start, then any number of TextDelta · ReasoningDelta · (CallStart
+ArgumentsDelta* CallEnd), then Finish. After the last Finish, there may be a UsageReport; the last event is End. A
+Failure may occur at any point; no event follows it, and the reply is incomplete.
 """
 
 from collections.abc import Iterable, Iterator
@@ -66,14 +66,14 @@ class ReplyReasoningDelta:
 
 @define
 class ReplyCallStart:
-    """The start of a call, with its name. The exchange makes an id if the upstream sends none."""
+    """The start of a call, with its name. The exchange generates an id if the upstream sends none."""
 
     choice: int
     index: int
     id: str | None
     name: str
     signature: str | None = None
-    """The upstream's signature (Gemini), which it expects back with the call."""
+    """The upstream's signature (Gemini), which must be sent back with the call."""
 
 
 @define
@@ -87,7 +87,7 @@ class ReplyArgumentsDelta:
 
 @define
 class ReplyCallEnd:
-    """The end of a call; `complete` is False if its arguments were cut off."""
+    """The end of a call. `complete` is False if the arguments were cut off."""
 
     choice: int
     index: int
@@ -114,7 +114,7 @@ class Usage:
     estimated: bool = False
     """Whether some counts are estimates, because the upstream did not report them."""
     retried: "Usage | None" = None
-    """Usage of earlier attempts at the same reply; None if this was the first attempt."""
+    """Usage of earlier attempts at the same reply, or None if this was the first attempt."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -180,10 +180,10 @@ class ReplyCall:
     """A call in the reply."""
 
     id: str | None
-    """None if the text carried no id; the exchange then makes one."""
+    """The call's id, or None if the text contained no id; the exchange then generates one."""
     name: str
     arguments: str
-    """The arguments as JSON text, as far as it was received."""
+    """The arguments as JSON text, or the part of the text that was received."""
     complete: bool = True
     signature: str | None = None
 
@@ -199,7 +199,7 @@ class Choice:
     parts: tuple[ReplyPart, ...] = ()
     """The content in order; adjacent parts are never both text or both reasoning."""
     reason: Reason | None = None
-    """None if the reply broke off before a reason was given."""
+    """The reason why the choice ended, or None if the reply broke off before that."""
     stop_sequence: str | None = None
 
     @property
@@ -224,7 +224,7 @@ class Reply:
 
     choices: tuple[Choice, ...] = ()
     usage: Usage | None = None
-    """None if the upstream reported no usage."""
+    """The token usage, or None if the upstream reported none."""
     failure: StreamtoolError | None = None
     """The error that broke off the reply, if any."""
     ended: bool = False
@@ -339,7 +339,7 @@ class ReplyAccumulator:
                     assert_never(event)
 
     def close(self) -> Reply:
-        """Return the reply as far as it was received."""
+        """Return the part of the reply that has been received."""
         start = self._start or ReplyStart()
         return Reply(
             choices=tuple(self._choices[index].whole(index) for index in sorted(self._choices)),
@@ -363,7 +363,7 @@ _MAX_PIECE = 32 * 1024
 
 
 def split_long_text(events: Iterable[ReplyEvent]) -> Iterator[ReplyEvent]:
-    """Yield the events, with long text split into pieces that are then searched one at a time."""
+    """Yield the events, with long text split into pieces, so that each piece can be searched separately."""
     for event in events:
         if type(event) is ReplyTextDelta and len(event.text) > _MAX_PIECE:
             for begin in range(0, len(event.text), _MAX_PIECE):

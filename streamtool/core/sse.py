@@ -1,4 +1,4 @@
-"""Server-Sent Events in both directions: decodes bytes that arrive in pieces, and encodes events.
+"""Server-Sent Events in both directions: decoding bytes that arrive in pieces, and encoding events.
 
 `SseReader` follows the event stream interpretation of the WHATWG HTML standard (section 9.2.6), with three deliberate
 differences: data and names remain bytes until a line is complete, so that a chunk may end inside a character; an
@@ -7,8 +7,8 @@ amount of buffered data is bounded.
 
 Theory of operation. Nearly every chunk that an upstream sends consists of one or more complete events, each with a
 `data:` line that may follow an `event:` line. `feed` recognizes such a chunk with three searches that run in C, and
-slices it. Everything else is processed line by line in `_line`, which implements the standard's algorithm. Both paths
-leave the reader in the same state, so they may alternate from chunk to chunk. An incomplete line is kept as a list of
+slices it. All other chunks are processed line by line in `_line`, which implements the standard's algorithm. Both paths
+leave the reader in the same state, so they may alternate from chunk to chunk. An incomplete line is stored as a list of
 pieces and joined once: no byte is searched twice, and the cost of a chunk does not depend on how much is already
 buffered.
 """
@@ -34,7 +34,7 @@ class ServerSentEvent:
     """
 
     name: str | None
-    """The value of the last `event:` line; None without an `event:` line."""
+    """The value of the last `event:` line, or None if it is missing."""
     data: bytes
     raw: bytes | None = None
     """The bytes to forward if the event was exactly `data: …LF LF`, optionally after `event: …LF`; otherwise None."""

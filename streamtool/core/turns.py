@@ -24,7 +24,7 @@ class Turn(Enum):
     """The state of a conversation."""
 
     FIRST_DECISION = "first decision"
-    """The user has asked; nothing has been called for this question."""
+    """The user has sent a message, and no call has been made in response to it yet."""
     CALL_EMITTED = "call emitted"
     """The last message contains calls; no result has arrived."""
     WAITING = "waiting for results"
@@ -37,10 +37,11 @@ class Turn(Enum):
 
 @define(eq=False)
 class Pairing:
-    """Pairs results with calls, message by message.
+    """The pairing of results with calls, message by message.
 
     A result belongs to the latest unanswered call with its id; a legacy result (or one with an unknown id) belongs to
-    the earliest unanswered call to the function it names. Ids may repeat in a conversation: the later call wins.
+    the earliest unanswered call to the function that it names. If an id is repeated in a conversation, the later call
+    wins.
     """
 
     waiting: dict[int, ToolCall] = field(factory=dict, init=False)
@@ -68,7 +69,7 @@ class Pairing:
             self._by_name.setdefault(call.name, deque()).append(place)
 
     def interrupt(self) -> list[ToolCall]:
-        """Give up the open calls and return them; their results may still arrive late."""
+        """Mark the open calls as interrupted and return them; their results may still arrive late."""
         given_up = list(self.waiting.values())
         for places in (self.waiting, self._by_id, self._by_name):
             places.clear()
@@ -77,7 +78,7 @@ class Pairing:
         return given_up
 
     def answer(self, result: ToolResult) -> ToolCall | None:
-        """Return the call that this result answers; None for a result without a call."""
+        """Return the call that this result belongs to, or None if no call matches."""
         places = self._by_id.get(result.id)
         place = places[0] if places and places[0] in self.waiting else self._first(places)
         if place is None:
@@ -86,7 +87,7 @@ class Pairing:
         return self._late.pop(result.id, None) if place is None else self.waiting.pop(place)
 
     def _first(self, places: deque[int] | None) -> int | None:
-        """Return the first of these positions whose call is open."""
+        """Return the first of these positions whose call is still open, or None if all of their calls are answered."""
         while places and places[0] not in self.waiting:
             places.popleft()
         return places[0] if places else None

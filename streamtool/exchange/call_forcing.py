@@ -1,4 +1,4 @@
-"""Call forcing within one request: the constraint that makes the model call a tool, and what the upstream declined."""
+"""Call forcing within one request: the constraint that makes the model call a tool, and declined constraints."""
 
 import json
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from streamtool.settings import ModelSettings
 
 @frozen
 class CallForcing:
-    """Forcing of one attempt, along with what earlier attempts have shown."""
+    """The forcing of one attempt, including the findings of earlier attempts."""
 
     current: Forcing | None = None
-    """Constraint that the request carries in addition to the wording of the prompt. None: no constraint."""
+    """The constraint that the request contains in addition to the prompt's demand, if any."""
     word: str = ""
-    """Method under the name that the record uses: `prompt`, a forcing method, or "" if no call is forced."""
+    """The method's name in the record: `prompt`, a forcing method, or "" if no call is forced."""
     declined: frozenset[str] = frozenset()
-    """Methods and constraints that the upstream has declined in this exchange."""
+    """The methods and constraints that the upstream has declined in this exchange."""
     doubted: str = ""
-    """Constraint whose attempt was declined without a stated reason."""
+    """The constraint of an attempt that was declined without a stated reason, or an empty string."""
 
     @property
     def whole(self) -> bool:
@@ -57,9 +57,7 @@ def forced(
 
 
 def constrained(projected: Conversation, constraint: Forcing | None) -> Conversation:
-    """Return the projected conversation with a constraint. If it prefills the reply, that text becomes the last
-    message.
-    """
+    """Return the projected conversation with a constraint. The text of a prefill becomes the last message."""
     if constraint is None:
         return projected
     messages = projected.messages
@@ -69,9 +67,9 @@ def constrained(projected: Conversation, constraint: Forcing | None) -> Conversa
 
 
 def without(before: CallForcing, part: RefusedPart) -> tuple[CallForcing, str]:
-    """Return the forcing without the part that the upstream declined, and a key to remember that part by.
+    """Return the forcing without the part that the upstream declined, and a key that identifies this part.
 
-    If the method was declined, or the upstream gave no reason, the next attempts rely on the prompt only.
+    If the method was declined, or the upstream gave no reason, the next attempts rely on the prompt alone.
     """
     current = before.current
     assert current is not None  # noqa: S101  only an attempt with a constraint can be declined for it
@@ -81,5 +79,5 @@ def without(before: CallForcing, part: RefusedPart) -> tuple[CallForcing, str]:
 
 
 def _key(made: Forcing) -> str:
-    """Return the key to remember a constraint by."""
+    """Return a key that identifies a constraint."""
     return f"{made.way} {sha256(json.dumps(made.value).encode()).hexdigest()[:32]}"

@@ -1,4 +1,4 @@
-"""Choices of a reply: one choice filter each, and the rules, parsers and ids that the filters share."""
+"""The choices of a reply: one choice filter for each, and the rules, parsers and ids that the filters share."""
 
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +14,7 @@ _FREE_CHECK_SIZE: Final = 256 * 1024
 
 
 class Choices:
-    """Choices of one reply, across all of its attempts."""
+    """The choices of one reply, across all of its attempts."""
 
     __slots__ = ("_clock", "_count", "_ids", "buffers_for_checks", "filters", "may_retry", "parsers", "rules")
 
@@ -32,7 +32,7 @@ class Choices:
         self._clock = clock
         self._count = conversation.options.n
         self.filters: dict[int, ChoiceFilter] = {}
-        """Filters of the choices that have begun."""
+        """The filters of the choices that have begun, by index."""
         self.may_retry = False
         """Whether another attempt may follow the current one."""
         self.reset(rules)
@@ -57,7 +57,7 @@ class Choices:
             choice.restart(may_retry=self.may_retry)
 
     def reset(self, rules: Rules) -> None:
-        """Start over with these rules. Nothing from the previous attempts is kept."""
+        """Start over with these rules, discarding the state of previous attempts."""
         self.rules = rules
         self.buffers_for_checks = bool(rules.tools.complete or rules.text.form)
         """Whether text or arguments may be buffered until they have been checked."""
@@ -65,7 +65,7 @@ class Choices:
 
     @property
     def finished(self) -> bool:
-        """Whether all choices that the client asked for have finished."""
+        """Whether all choices that the client requested have finished."""
         return len(self.filters) >= self._count and all(choice.finished for choice in self.filters.values())
 
     @property
@@ -77,7 +77,7 @@ class Choices:
 
     @property
     def buffering_reason(self) -> str:
-        """Reason why output from the parsers is buffered, or an empty string."""
+        """The reason why output from the parsers is buffered, or an empty string if none is."""
         return next((why for choice in self.filters.values() if (why := choice.buffering_reason)), "")
 
     @property

@@ -13,7 +13,7 @@ _PIECE: Final = 256 * 1024
 
 
 class Inflate:
-    """Incremental decoder for gzip and deflate. Raises zlib.error for anything else."""
+    """An incremental decoder for gzip and deflate. Raises zlib.error for any other data."""
 
     __slots__ = ("_decoder", "_first", "_raw_too")
 
@@ -29,7 +29,7 @@ class Inflate:
         except zlib.error:
             if not self._raw_too:
                 raise
-            # "deflate" is sent with and without the zlib header; here the header is missing
+            # "deflate" is sent with or without the zlib header; in this case, without
             self._decoder = zlib.decompressobj(-zlib.MAX_WBITS)
             return self._decoder.decompress(self._first + data, limit)
         finally:
@@ -39,8 +39,8 @@ class Inflate:
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Yield the decoded data in pieces of limited size.
 
-        Everything that can be decoded is yielded before zlib.error is raised, wherever the network happened to split
-        the data.
+        All data that can be decoded is yielded before zlib.error is raised, regardless of how the network happened to
+        split it.
         """
         while True:
             before = self._decoder.copy()
@@ -56,7 +56,9 @@ class Inflate:
 
 
 def _decoded(decoder: Any, data: bytes) -> bytes:
-    """Return the decoded data up to the first invalid byte. zlib itself discards the output of a call that fails."""
+    """Return the decoded data up to the first invalid byte. zlib itself would discard the output of a call that
+    fails.
+    """
     found = bytearray()
     with suppress(zlib.error):
         for at in range(len(data)):
@@ -65,9 +67,9 @@ def _decoded(decoder: Any, data: bytes) -> bytes:
 
 
 def decode_body(body: bytes, headers: Headers, limit: int) -> bytes:
-    """Return the request body, decoded as its content-encoding says.
+    """Return the request body, decoded according to its content-encoding.
 
-    Raises TooLargeError if it exceeds `limit` bytes, RequestError if it cannot be decoded.
+    Raises TooLargeError if the decoded body exceeds `limit` bytes, and RequestError if the body cannot be decoded.
     """
     encoding = ""
     for name, value in headers:

@@ -25,18 +25,18 @@ _OF_TEMPLATE: Final = re.compile(
     r"|only user(?: and assistant|, assistant)|jinja (?:exception|error)|raise_exception|TemplateError|chat template",
     re.IGNORECASE,
 )
-"""Matches errors from chat templates (of Mistral, Gemma and Qwen), as reported by llama.cpp, vLLM and SGLang."""
+"""Matches errors raised by chat templates (of Mistral, Gemma and Qwen), as reported by llama.cpp, vLLM and SGLang."""
 _HINT: Final = 'a chat template raised this; roles = "strict", system_role = false or media = false may help'
 _AUTH_KINDS: Final = {401: "authentication_error", 403: "permission_error"}
 
 
 _COMPACTION_PHRASE = "prompt is too long"
-"""Phrase that makes agents compact the conversation."""
+"""A phrase that makes agents compact the conversation."""
 
 
 @define(eq=False)
 class ErrorResponse:
-    """One error response."""
+    """An error response, as far as it has been read."""
 
     status: int
     _body: bytes = field(default=b"", init=False)
@@ -47,7 +47,7 @@ class ErrorResponse:
         return len(self._body) == ERROR_BODY
 
     def error(self, upstream: UpstreamProtocol) -> UpstreamError:
-        """Return the error that the response represents."""
+        """Return the error that the response represents, for the client."""
         if not 400 <= self.status < 600:
             return UpstreamError(f"the upstream answered with status {self.status}")
         told = upstream.read_error(self.status, self._body)

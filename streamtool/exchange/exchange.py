@@ -12,17 +12,17 @@ The driver (middleware, transport) performs the I/O for the exchange: it sends `
 result to the client in a single write, and calls `remember` before the last one. Meanwhile it watches six attributes:
 
 - `head`: None while the status is withheld, then the status and headers to send first. The status is withheld until
-  there is something to show, so that an error response from the upstream, or an error as its first event, becomes a
-  real status; `keepalive()` ends the wait.
+  there is output for the client, so that an error response from the upstream, or an error as its first event, becomes
+  the status of the response; `keepalive()` ends the wait.
 - `done`: the reply has ended, and all of it has been returned.
-- `lingers`: finished except for the upstream's trailing usage report. Continue for at most `MOMENT` seconds, then call
-  `close`.
-- `cut`: finished although the upstream has more to send. Stop the upstream now.
+- `lingers`: the reply is finished except for the upstream's trailing usage report. Continue for at most `MOMENT`
+  seconds, then call `close`.
+- `cut`: the reply is finished although the upstream has more to send. Stop the upstream now.
 - `retry`: this attempt was rejected. Stop the upstream and send `request()` again.
-- `unread`: number of buffered bytes, from an incomplete event or from arguments to check, that may take long to
+- `unread`: the number of buffered bytes, from an incomplete event or from arguments to check, that may take long to
   process.
 
-A reply that is not streamed is made from the same events: nothing is sent before the end, and a failure becomes a
+A reply that is not streamed is built from the same events: nothing is sent before the end, and a failure determines the
 status. The driver supplies ids and the time.
 """
 
@@ -64,7 +64,7 @@ from streamtool.settings import Settings
 
 
 class Exchange:
-    """A client's request and its reply. Raises RequestError, before sending anything, if it cannot be served."""
+    """A client's request and its reply. The constructor raises RequestError if the request cannot be served."""
 
     __slots__ = (
         "_choices",
@@ -124,9 +124,11 @@ class Exchange:
         )
         self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n)
         self._rejected: Finding | None = None
-        """Why the current attempt will be followed by another one."""
+        """The failure that causes another attempt after this one, or None."""
         self.ready: UpstreamRequest | StreamtoolError | None = None
-        """First request, made ahead of time, or the error that prevents it. None: not made yet, or already taken."""
+        """The first request, made ahead of time, or the error that prevents it. None before it is made and after it is
+        taken.
+        """
         self.done = self.cut = self.lingers = self.retry = False
         self.unread = 0
 
@@ -134,12 +136,12 @@ class Exchange:
 
     @property
     def head(self) -> ResponseHead | None:
-        """Status and headers to send first; None while the status is withheld."""
+        """The status and headers to send first; None while the status is withheld."""
         return self._response.head
 
     @property
     def listener(self) -> ExchangeListener | None:
-        """Listener for everything that is parsed; set it before the first `request`."""
+        """The listener that observes this exchange, if any; set it before the first `request`."""
         return self._choices.parsers.listener
 
     @listener.setter
@@ -148,11 +150,11 @@ class Exchange:
 
     @property
     def request_id(self) -> str:
-        """Value of the request id header, unless the upstream's response has its own."""
+        """The value of the request id header, unless the upstream's response contains its own id."""
         return self._response.headers.request_id
 
     def request(self) -> UpstreamRequest:
-        """Return the request for the next attempt. Raises RequestError if the tool prompt does not fit."""
+        """Return the request for the next attempt. Raises RequestError if the tool prompt exceeds the context."""
         if self.passthrough:
             return unchanged(self.received, self.plan)
         made, self.ready = self.ready or self._attempt(), None
@@ -165,7 +167,7 @@ class Exchange:
         return made
 
     def make_ready(self) -> None:
-        """Make the first request before `request` is called, to do so off the event loop."""
+        """Make the first request in advance of `request`, so that it can be made off the event loop."""
         if not self.passthrough:
             try:
                 self.ready = self._attempt()
@@ -222,18 +224,22 @@ class Exchange:
         self.retry = False
 
     def announce(self) -> bytes:
-        """Return the beginning of the reply before the upstream is asked, for a client that will retrieve it by id."""
+        """Return the beginning of a background reply, before a request is sent to the upstream, so that the client
+        learns the id.
+        """
         return self._send([self._response.begin()])
 
     def prepare(self) -> bytes:
-        """Return the empty reply to a request that only prepares for a later one. The upstream is not asked."""
+        """Return an empty reply, for a request that only prepares for a later request. No request is sent to the
+        upstream.
+        """
         self._choices[0].finished = self.done = True
         return self._send([self._response.begin(), ReplyFinish(0, Reason.STOP), ReplyEnd()])
 
     # --- the reply, as the driver reports it -------------------------------------------------------------------------
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """Take the upstream's status and headers. Return data for the client: an error, or nothing."""
+        """Process the upstream's status and headers. Return data for the client: an error, or nothing."""
         named = lower_names(headers)
         self._response.headers.take(named)
         if self.listener is not None:
@@ -246,7 +252,9 @@ class Exchange:
         return b""
 
     def feed(self, data: bytes, *, long: bool = False) -> bytes:
-        """Take more of the upstream's body and return data for the client. `long`: process long deltas in pieces."""
+        """Process more of the upstream's body and return data for the client. `long` means that long deltas are
+        split.
+        """
         if self.done or self.retry or not data:
             return b""
         # The common case, neither compressed nor an error: no loop over pieces and no exception handling.
@@ -279,7 +287,7 @@ class Exchange:
         if self._attempt_ended:
             return b""
         events = self._upstream.close()
-        # The decision to fall back needs the complete error body, so it is made before the error is turned into a
+        # The decision to fall back requires the complete error body, so it is made before the error is turned into a
         # reply.
         error = self._upstream.error
         if error is not None and self._try_fallback(error.status, events):
@@ -307,7 +315,9 @@ class Exchange:
         return self._choices.written
 
     def remember(self) -> None:
-        """Parse the model's calls again and store their transcript. Call this before the client sees the reply end."""
+        """Parse the model's calls again and store their transcript. Call this before the client sees the end of the
+        reply.
+        """
         if self.done and self._record.error is None:
             self._choices.remember()
 
@@ -316,12 +326,14 @@ class Exchange:
         return b"" if self.done else self._response.keepalive()
 
     def record(self) -> Record:
-        """Return the record of what happened; it is complete once the exchange is done."""
+        """Return the record of the exchange so far; it is complete once the exchange is done."""
         choices, quoted = list(self._choices.filters.values()), self._choices.parsers.quotation_counts
         return self._record.record(self.received, self.plan, self._response, choices, quoted=quoted, done=self.done)
 
     def release(self) -> None:
-        """Drop request and reply once they are no longer needed: cancelled tasks keep an exchange alive for long."""
+        """Drop the request and the reply, which are no longer needed, because a cancelled task may keep an exchange
+        alive for long.
+        """
         self._choices.filters.clear()
         del self.received, self.plan, self.conversation, self._choices, self._response, self._upstream
 
@@ -356,8 +368,8 @@ class Exchange:
     def _dispatch(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
         match event:
             case ReplyStart():
-                # The identity is made once: after a retry, the client's reply keeps the id and model of the first
-                # attempt. With a forced call the head stays withheld, since nothing may be shown before the call
+                # The identity is fixed once: after a retry, the client's reply keeps the id and model of the first
+                # attempt. With a forced call, the head remains withheld, since nothing may be shown before the call
                 # anyway.
                 if not self._response.identity.made:
                     self._response.identity.take(event)
@@ -382,8 +394,10 @@ class Exchange:
                     self._end_by_rules(choice, out)
 
     def _end_by_rules(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> None:
-        """End this choice as the rules demand. Once all have ended, only the upstream's usage report is needed."""
-        # A rejected attempt ends here, in the middle of the upstream's reply; `_end` then asks for the next one.
+        """End this choice as the rules demand. Once all choices have ended, only the upstream's usage report is
+        awaited.
+        """
+        # A rejected attempt ends here, in the middle of the upstream's reply; `_end` then requests the next one.
         if choice.state.rejected is not None:
             self._rejected = choice.state.rejected
             self._end(out)
@@ -392,8 +406,8 @@ class Exchange:
             self._record.reason = self._record.reason or Reason.STOP
             self._emit_finish(choice, ReplyFinish(choice.choice, Reason.STOP), out)
         if self._choices.finished:
-            # Usage arrives after the last text, so give the upstream a moment to finish, unless it keeps on writing
-            # (`exceeded`): then it could go on for minutes, and the usage is estimated instead.
+            # Usage arrives after the last text, so give the upstream a moment to finish, unless the model keeps writing
+            # (`continues_after_end`): that could continue for minutes, so the usage is estimated instead.
             self.lingers = self._record.reported_usage is None and not choice.continues_after_end
             if not self.lingers:
                 self.cut = True
@@ -414,9 +428,9 @@ class Exchange:
     def _emit_finish(
         self, choice: ChoiceFilter, event: ReplyFinish, out: list[ReplyEvent], *, unmet: Finding | None = None
     ) -> None:
-        """End the choice with the finish reason that is correct for the client."""
+        """End the choice with the finish event for the client, which may differ from the upstream's."""
         choice.finished = True
-        # Everything that is still buffered belongs before the finish event.
+        # Output that is still buffered belongs before the finish event.
         choice.flush(out)
         if unmet is None or not unmet.failure.in_record:
             unmet = choice.unmet
@@ -438,7 +452,7 @@ class Exchange:
         for choice in self._choices.filters.values():
             if not choice.finished and self._rejected is None:
                 self._finish_choice(choice, ReplyFinish(choice.choice, Reason.STOP), out)
-        # Finishing a choice may have failed the reply, with its own ending.
+        # Finishing a choice may have failed the reply, which ends it in its own way.
         if self._record.error is not None:
             return
         # If usage has not arrived by now, the upstream may still be writing: the driver has to stop it.
@@ -482,9 +496,8 @@ class Exchange:
     def _try_fallback(self, status: int, events: list[ReplyEvent]) -> bool:
         """Prepare an attempt without the feature that the upstream declined. Return False if nothing can be omitted."""
         announced = self.conversation.background and self._response.headers.attempts == 1
-        # Declined features are not the model's fault: they count against `limits.attempts`, but not against `retries`.
-        # A fallback is possible only while the client has received nothing. It is not limited by `retries`, which count
-        # faults of the model, but by `limits.attempts`.
+        # A fallback is possible only while the client has received nothing. Fallbacks count against `limits.attempts`,
+        # but not against `retries`, since a declined feature is not the model's fault.
         if (self._response.head and not announced) or self._response.headers.attempts >= self._settings.limits.attempts:
             return False
         (failure,) = events

@@ -14,18 +14,20 @@ from streamtool.refusals import Phrases
 from streamtool.settings import ModelSettings
 
 ExchangeOutcome = Literal["calls", "text", "incomplete", "unmet", "left", "passed", "error"]
-"""`left`: the client disconnected before the end; `passed`: request and reply passed through unchanged."""
+"""How an exchange ended. `left` means that the client disconnected before the end, `passed` that the request and the
+reply passed through unchanged.
+"""
 
 MOMENT = 0.25
 """Number of seconds that a finished reply waits for the upstream's trailing usage report."""
 
 
 class ClientStore(Protocol):
-    """Store of a client's earlier replies, for protocols whose requests refer to them.
+    """The store of a client's earlier replies, for protocols whose requests refer to them.
 
     Such a protocol has `store_entries`, which returns the values to store for a complete reply; its `read_request` uses
     `demand`, and its writer provides the complete reply in `response` at the end. While the store fails, `recall`
-    returns None and `demand` raises StoreError: use `demand` for values that a request cannot do without. `unstored`
+    returns None and `demand` raises StoreError, so use `demand` for values that a request cannot do without. `unstored`
     holds the values that the client does not want stored, if its connection can keep them.
     """
 
@@ -38,7 +40,7 @@ class ClientStore(Protocol):
 
 
 class Capabilities(Protocol):
-    """Features that upstreams were found to lack, by client (`state.clients.client_of`)."""
+    """The features that upstreams were found to lack, by client (`core.clients.client_of`)."""
 
     def lacks(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool: ...
     def lacks_locally(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool: ...
@@ -60,17 +62,17 @@ class Tokenizers(Protocol):
 
 @frozen
 class Services:
-    """Services that an exchange may use in addition to its settings. None: not available."""
+    """Services that an exchange may use in addition to its settings. A service that is not available is None."""
 
     store: ClientStore | None = None
     capabilities: Capabilities | None = None
     templates: Templates | None = None
     tokenizers: Tokenizers | None = None
     phrases: Phrases | None = None
-    """Phrases for recognizing refusals. None: the built-in ones."""
+    """Phrases for recognizing refusals, or None for the built-in ones."""
 
     def for_client(self, memory: ClientStore) -> "Services":
-        """Return the same services, with the store of one client."""
+        """Return these services, with the store of one client."""
         return Services(memory, self.capabilities, self.templates, self.tokenizers, self.phrases)
 
 
@@ -79,23 +81,23 @@ NO_SERVICES = Services()
 
 @frozen
 class UpstreamRequest:
-    """Request to the upstream for one attempt."""
+    """A request to the upstream, for one attempt."""
 
     path: str | None
-    """Path including the query, if any. None: the path that the client requested."""
+    """The path, including the query if there is one, or None for the path that the client requested."""
     headers: Headers
     body: bytes = field(repr=False)
     upstream: str | None
-    """Name of the upstream in the settings; None: there is only one."""
+    """Name of the upstream in the settings, or None if there is only one."""
     attempt: int
     """Number of the attempt; the first is 1."""
     conversation: Conversation | None = field(default=None, repr=False)
-    """Conversation that the body expresses. None: the body is the client's own."""
+    """The conversation that the body expresses, or None if the body is the client's own."""
 
 
 @frozen
 class ResponseHead:
-    """Status and headers of the reply."""
+    """The status and headers of the reply."""
 
     status: int
     headers: Headers
@@ -103,14 +105,14 @@ class ResponseHead:
 
 @frozen
 class Record:
-    """Record of one exchange, for logs and metrics. It contains no message contents.
+    """The record of one exchange, for logs and metrics. It contains no message contents.
 
-    It is long and flat on purpose: each field is one fact, under the name that the log uses for it.
+    The record is long and flat on purpose: each field is one fact, under its name in the log.
     """
 
     request_id: str
     protocol: str
-    """Protocol that the client speaks."""
+    """The client's protocol."""
     upstream_protocol: str
     model: str
     upstream_model: str
@@ -119,11 +121,11 @@ class Record:
     format: str
     tools: int
     attempts: tuple[str, ...]
-    """Reason for each attempt that was rejected and repeated."""
+    """The reason for each attempt that was rejected and repeated."""
     details: tuple[str, ...]
-    """Details of the same failures: the phrase that was recognized, or the detail that the correction quotes."""
+    """The details of these failures: the phrase that was recognized, or the detail that the correction quotes."""
     unmet: str | None
-    """Failure of the last attempt, whose reply the client received anyway."""
+    """The failure of the last attempt, if the client received its reply anyway."""
     calls: int
     formats: tuple[str, ...]
     """Formats of the calls that were found."""
@@ -135,9 +137,11 @@ class Record:
     """For calls that were quotations and therefore text: the reason, and the number of calls."""
     incomplete: bool
     reason: Reason | None
-    """Finish reason that the upstream reported."""
+    """The finish reason that the upstream reported."""
     usage: Usage
-    """Usage of the last attempt, and in `retried` of the earlier ones. Estimated if the upstream did not report it."""
+    """Token usage of the last attempt; its field `retried` is the usage of the earlier ones. Estimated if
+    unreported.
+    """
     held: int
     """Largest number of characters that were buffered before they were known to be visible."""
     tool_prompt: bool
@@ -145,24 +149,24 @@ class Record:
     history: bool
     """Whether the conversation contains earlier calls or results."""
     turn: str
-    """Position in the conversation (`turns.Turn`)."""
+    """The state of the conversation (`core.turns.Turn`)."""
     seconds: float
     """Seconds from the request to the end."""
     first_byte: float | None
-    """Seconds until the client's reply began. None: it never did."""
+    """Seconds until the client's reply began, or None if it never did."""
     first_call: float | None
-    """Seconds until the client saw the beginning of a call. None: it never did."""
+    """Seconds until the client saw the beginning of a call, or None if it never did."""
     dropped: tuple[str, ...]
     """Parts of the request that could not be honored."""
     error: StreamtoolError | None
     forced: str = ""
-    """Method that was used to force a call in the last attempt: `prompt`, or a method of `forcing`. Empty: none."""
+    """Method used to force a call in the last attempt: `prompt`, or a method from `forcing`. Empty if none was used."""
     found: tuple[tuple[str, int], ...] = ()
-    """Formats and the number of calls found in each, including calls in rejected attempts."""
+    """Number of calls found in each format, including calls in rejected attempts."""
     retried: tuple[float, ...] = ()
     """Seconds from the request until each rejected attempt was rejected."""
     upstream: str | None = None
-    """Name of the upstream in the settings; None: the settings name none."""
+    """Name of the upstream in the settings, or None if the settings name none."""
     server: str | None = None
     """Host and port of the upstream."""
     served_model: str | None = None
@@ -171,17 +175,17 @@ class Record:
     options: tuple[tuple[str, float], ...] = ()
     """Numeric options that the client set for the reply, such as `temperature`."""
     status: int | None = None
-    """Status of the response to the client. None: without a response, or if it passed through."""
+    """Status of the response to the client, or None if none was sent or it passed through."""
     passed: bool = False
-    """Whether request and reply passed through unchanged. If so, nothing is known about the reply."""
+    """Whether the request and the reply passed through unchanged. If so, nothing is known about the reply."""
     done: bool = False
     """Whether the reply has ended, possibly with an error."""
     client: str = ""
-    """Name of the client's key in the settings; empty: the settings name none."""
+    """Name of the client's key in the settings; empty if the settings name none."""
 
     @property
     def outcome(self) -> ExchangeOutcome:
-        """One-word summary of how the exchange ended."""
+        """How the exchange ended, in one word."""
         if self.error is not None:
             return "error"
         if self.passed:

@@ -1,7 +1,7 @@
 """Listeners that observe a running exchange, to record or debug it.
 
-A driver sets `Exchange.listener`; without one, nothing is wrapped or reported. With one, each parser is wrapped in an
-`ObservedParser`, which reports its input and output. I/O and timing are up to the listener; this module does neither.
+A driver sets `Exchange.listener`. If there is a listener, each parser is wrapped in an `ObservedParser`, which reports
+the parser's input and output. I/O and timing are up to the listener; this module does neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,13 +45,13 @@ class ParserOptions:
 
 
 FedText = tuple[int, str]
-"""Number of a parser, and the text that was fed to it."""
+"""The number of a parser, and the text that was fed to it."""
 
 
 class ExchangeListener(Protocol):
-    """Listener to an exchange. It must not change anything that it is given, and must never raise.
+    """A listener to an exchange. It must not change any object that it receives, and must never raise an exception.
 
-    `fed` and `sent` are called for every delta, so their cost is the cost of listening.
+    `fed` and `sent` are called for every delta, so they determine the cost of listening.
     """
 
     def attempt(self, request: UpstreamRequest, /) -> None:
@@ -61,28 +61,30 @@ class ExchangeListener(Protocol):
         """Note the status of the upstream's response."""
 
     def parser(self, choice: int, options: ParserOptions | None, parser: "ObservedParser", /) -> int:
-        """Note a new parser (without `options`: one that finds nothing), and return the number that identifies it in
-        reports.
+        """Note a new parser, and return the number that identifies it in reports. If `options` is None, the parser
+        finds no calls.
         """
 
     @property
     def fed(self) -> Callable[[FedText], object]:
-        """Callable to call after a parser was fed. The parser provides the events that it emitted, and its state."""
+        """A function that is called after a parser was fed. The parser provides the events that it emitted, and its
+        state.
+        """
 
     def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
         """Note that a parser was closed."""
 
     def quoted(self, choice: int, why: str, /) -> None:
-        """Note that a call found by the parser is a quotation and therefore text, and why (`policy.quotations`)."""
+        """Note that a call found by the parser is a quotation and therefore text, and why (`filters.quotations`)."""
 
     def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
-        """Note the events that the client gets, and their bytes; without events, `waits_for` says why text is
-        buffered.
+        """Note the events that the client receives, and their bytes. If `events` is empty, `waits_for` is the reason
+        why text is buffered.
         """
 
 
 class ObservedParser:
-    """Parser that reports to a listener."""
+    """A parser that reports to a listener."""
 
     __slots__ = ("_listener", "_number", "_parser", "events")
 
@@ -117,5 +119,5 @@ class ObservedParser:
 
     @property
     def state(self) -> str:
-        """State of the parser, in one word."""
+        """The state of the parser, in one word."""
         return self._parser.state.value if isinstance(self._parser, statemachine.Parser) else "text"

@@ -1,4 +1,4 @@
-"""Factory for the parsers of an exchange: one per attempt and choice, based on the request, the rules and the settings.
+"""A factory for an exchange's parsers: one per attempt and choice, based on the request, the rules and the settings.
 
 The real parser may be wrapped in others: `Prefilled` handles a beginning that the prompt already contains,
 `QuotationFilter` turns calls that are quoted from the conversation into text, `OpenedReasoning` begins inside
@@ -31,7 +31,7 @@ from streamtool.settings import Settings
 
 
 class ParserFactory:
-    """Factory for the parsers of one exchange."""
+    """A factory for the parsers of one exchange."""
 
     __slots__ = ("_quotations", "_received", "_settings", "listener", "plan", "quotation_counts")
 
@@ -46,9 +46,10 @@ class ParserFactory:
         """Number of calls that were quotations, by reason."""
 
     def parser(self, rules: Rules, choice: int | None = None, *, may_retry: bool) -> TextParser:
-        """Return a new parser for this choice. None: a parser to read text again, without reporting to the listener.
+        """Return a new parser for this choice. If `choice` is None, the parser reads text again and does not report to
+        the listener.
 
-        `may_retry`: another attempt may follow this one.
+        `may_retry` means that another attempt may follow this one.
         """
         if not self.plan.reads:
             return self._observed(choice, None)

@@ -1,9 +1,9 @@
-"""How the upstream is asked for a reply: the model, the protocol, and the features that the request uses.
+"""The plan for requests to the upstream: the model, the protocol, and the features that the requests use.
 
-The model's settings decide which protocol the upstream speaks, and whether it gets the tools natively or as text. A
-request that has nothing to do with tools passes through unchanged if client and upstream speak the same protocol, and
-is translated otherwise. If the upstream declines a feature, it is asked again without it: `next_plan` returns the plan
-for that.
+The model's settings determine which protocol the upstream speaks, and whether it receives the tools natively or as
+text. A request that does not involve tools passes through unchanged if client and upstream speak the same protocol, and
+is translated otherwise. If the upstream declines a feature, the request is repeated without the feature, according to
+the plan that `next_plan` returns.
 """
 
 from operator import attrgetter
@@ -27,12 +27,12 @@ from streamtool.settings import BY_SETTING, ModelSettings, Settings
 
 _CALLS = attrgetter("calls")
 _SEARCHED = 256 * 1024
-"""Maximum size, in bytes, of a request that is searched for text that its error may quote."""
+"""Maximum size, in bytes, of a request that is searched for text that an error message may quote."""
 
 
 @frozen
 class Known:
-    """Knowledge about one model at its upstream, for one client."""
+    """Access to the findings about one model at its upstream, for one client."""
 
     capabilities: Capabilities
     client: str
@@ -40,11 +40,13 @@ class Known:
     model: str
 
     def lacks(self, ability: str) -> bool:
-        """Return whether the upstream is known to lack an ability: `tools`, `usage`, a forcing method, a constraint."""
+        """Return whether the upstream is known to lack an ability: `tools`, `usage`, a forcing method or a
+        constraint.
+        """
         return self.capabilities.lacks(self.client, self.upstream, self.model, ability)
 
     def lacked_here(self, ability: str) -> bool:
-        """Return the same as `lacks`, but without asking the store, which may be slow."""
+        """Return the same as `lacks`, but do not query the shared store, which may be slow."""
         return self.capabilities.lacks_locally(self.client, self.upstream, self.model, ability)
 
     def learn(self, ability: str) -> None:
@@ -58,12 +60,12 @@ class Known:
 
 @frozen
 class Plan:
-    """How the upstream is asked."""
+    """A plan for requests to the upstream."""
 
     model: ModelSettings
     upstream: UpstreamProtocol
     native: bool
-    """Whether the upstream gets the tools natively."""
+    """Whether the upstream receives the tools natively."""
     same: bool
     """Whether client and upstream speak the same protocol."""
     emulates: bool
@@ -73,29 +75,29 @@ class Plan:
     passthrough: bool
     """Whether request and reply pass through unchanged."""
     mode: str
-    """How the request is served, under the name that the record uses."""
+    """The mode's name in the record."""
     asks_usage: bool
-    """Whether token usage is requested even though the client did not ask for it."""
+    """Whether token usage is requested even though the client did not request it."""
     dropped: tuple[str, ...] = ()
-    """Parts of the request that could not be honored, as far as they are known yet."""
+    """Parts of the request that could not be honored, as far as they are known."""
     transcripts: ClientStore | None = field(default=None, repr=False)
-    """Client store for transcripts of the model's calls, and for its tools. None: they are not stored."""
+    """The client store for transcripts of the model's calls and for its tools, or None if they are not stored."""
     signatures: ClientStore | None = field(default=None, repr=False)
-    """Client store for call signatures. None: the upstream does not sign its calls."""
+    """The client store for call signatures, or None if the upstream does not sign its calls."""
     forcing: CallForcing = NO_FORCING
     reason: Finding | None = None
-    """Why the upstream declined the previous plan. None: this is the first plan."""
+    """The reason why the upstream declined the previous plan, or None if this is the first plan."""
     learnt: str = ""
-    """Ability that the upstream was found to lack, to be remembered for other requests. Empty: none."""
+    """The ability that the upstream was found to lack, to be recorded for other requests, or an empty string."""
 
     @property
     def listens(self) -> tuple[str, ...] | None:
-        """Formats that the parser listens for: the model's own, and a bare object if the reply has to be one."""
+        """The formats that the parser listens for: the model's own, and a bare object if the reply must be one."""
         known = self.model.listened_formats
         return known if known is None or not self.forcing.whole or "object" in known else (*known, "object")
 
     def opener(self, asked: Conversation) -> str:
-        """Return the reasoning opener at the end of the prompt, or "" without one.
+        """Return the reasoning opener at the end of the prompt, or "" if the prompt does not end with one.
 
         A reply that is constrained from its first character does not begin with reasoning.
         """
@@ -112,7 +114,7 @@ class Refusal:
     status: int
     message: str
     asked: Conversation = field(repr=False)
-    """Conversation that the request expressed, and that the message may quote."""
+    """The conversation that the request expressed, and that the message may quote."""
     size: int = 0
     """Size in bytes of the declined request."""
 
@@ -122,7 +124,7 @@ class Refusal:
 
 
 def known_of(received: Received, model: ModelSettings, capabilities: Capabilities | None) -> Known | None:
-    """Return what is known about a model at its upstream; None without a capability store."""
+    """Return the findings about a model at its upstream, or None if no store of capabilities is available."""
     if capabilities is None:
         return None
     upstream = model.upstream
@@ -137,9 +139,9 @@ def first_plan(
     capabilities: Capabilities | None = None,
     templates: Templates | None = None,
 ) -> tuple[Received, Plan]:
-    """Return the first plan, and the request with what the store adds to it: earlier tools, and call signatures.
+    """Return the first plan, and the request with the data that the store adds: earlier tools, and call signatures.
 
-    Raises RequestError for an invalid header, and for tools that must not be left out.
+    Raises RequestError if a header is invalid, or if a tool that must not be left out cannot be used.
     """
     asked, memory = received.conversation, received.memory
     model = _model_settings(received, settings, templates)
@@ -177,7 +179,7 @@ def first_plan(
         reads=reads,
         passthrough=passthrough,
         mode=_mode(model, plain=plain, native=native, same=same),
-        # if both speak the same protocol, the client itself asks for the usage of a stream
+        # if both speak the same protocol, the client itself requests the usage of a stream
         asks_usage=not (same and asked.stream) and (known is None or not known.lacked_here("usage")),
         dropped=dropped,
         transcripts=transcripts,
@@ -191,10 +193,10 @@ def first_plan(
 
 
 def next_plan(plan: Plan, refusal: Refusal, known: Known | None) -> Plan | None:
-    """Return the plan that follows an upstream error; None if the error is not about a feature that can be left out.
+    """Return the plan to use after an upstream error, or None if the error is not about a feature that can be left out.
 
-    A row of the failure table with evidence `RejectedRequest` recognizes the error, and its `effect` changes the plan.
-    Nothing is stored: the caller passes `learnt` to `known`.
+    A row of the failure table whose evidence is a `RejectedRequest` recognizes the error, and its `effect` changes the
+    plan. This function does not store the finding: the caller passes `learnt` to `known`.
     """
     current = plan.forcing.current
     method = None if plan.native or current is None else current.way
@@ -222,7 +224,7 @@ def next_plan(plan: Plan, refusal: Refusal, known: Known | None) -> Plan | None:
             return evolve(plan, reason=found, native=False, emulates=True, mode="emulate", learnt=learnt)
         case Effect.FORCING_LESS:
             part = None if method is None else refused_part(method, refusal.status, refusal.message)
-            if method is None or part is None:  # a registered row whose author wrote its own detector
+            if method is None or part is None:  # a registered row with its own detector
                 return evolve(plan, reason=found, learnt="")
             forcing, lacking = without(plan.forcing, part)
             quoted = part == "method" and refusal.may_quote(method)
@@ -252,7 +254,7 @@ def _model_settings(received: Received, settings: Settings, templates: Templates
 
 
 def _mode(model: ModelSettings, *, plain: bool, native: bool, same: bool) -> str:
-    """Return the record's name for how a request is served."""
+    """Return the name, in the record, of the mode in which a request is served."""
     if plain:
         return "passthrough" if same else "translate"
     if model.mode == "auto":
@@ -275,12 +277,14 @@ def _dropped(
 
 
 def _check_hosted(dropped: tuple[str, ...], settings: Settings) -> None:
-    """Reject a request that demands a call to a tool that only its origin can run, or must not lose such a tool."""
+    """Reject a request that demands a call to a hosted tool, or that offers one if the settings refuse such
+    requests.
+    """
     hosted = [note for note in dropped if note.startswith(HOSTED)]
     if hosted and settings.hosted_tools == "refuse":
-        raise RequestError(f"a {hosted[0]} can only be run by its own origin: leave it out", param="tools")
+        raise RequestError(f"a {hosted[0]} can be run only by its vendor: leave it out", param="tools")
     if HOSTED_CHOICE in dropped:
         raise RequestError(
-            "tool_choice asks for a call to a tool that can only be run by its own origin: choose another, or auto",
+            "tool_choice demands a call to a tool that can be run only by its vendor: choose another tool, or auto",
             param="tool_choice",
         )

@@ -1,9 +1,9 @@
-"""A client's request, read once: everything about it that does not change while it is served.
+"""A client's request, read once: all of its properties that do not change while it is served.
 
     body ─▶ read_request (the client's protocol) ─▶ Conversation
 
-A request that has nothing to do with tools may be passed through without being understood, so a body that cannot be
-read is not always an error.
+A request that does not involve tools may be passed through without being interpreted, so a body that cannot be read is
+not always an error.
 """
 
 from collections.abc import Iterable
@@ -26,16 +26,16 @@ class Received:
     """A client's request."""
 
     headers: Headers
-    """Headers, with names in lower case."""
+    """The headers, with names in lower case."""
     body: bytes = field(repr=False)
-    """Body as received; b"" once it is certain that it will not be passed through."""
+    """The body as received, or b"" once it is certain that it will not be passed through."""
     client: str
-    """Identity of the client (`state.clients.client_of`), hashed once per request."""
+    """The client's identity (`core.clients.client_of`), hashed once per request."""
     conversation: Conversation = field(repr=False)
     plain: bool
-    """Whether the request has nothing to do with tools."""
+    """Whether the request does not involve tools."""
     memory: ClientStore | None = field(default=None, repr=False)
-    """Store of the client, where the reply may be added. None: nothing is stored."""
+    """The client's store, which the reply may be added to, or None if nothing is stored."""
 
 
 def receive(
@@ -47,7 +47,7 @@ def receive(
     client: str | None = None,
     memory: ClientStore | None = None,
 ) -> Received:
-    """Read a request. `client` is the client's identity. None: derive it from the headers.
+    """Read a request. `client` is the client's identity; if None, it is derived from the headers.
 
     Raises RequestError.
     """
@@ -68,7 +68,9 @@ def receive(
 def _read(
     settings: Settings, protocol: ClientProtocol, body: bytes, headers: Headers, memory: ClientStore | None
 ) -> Conversation:
-    """Read the conversation. If the body cannot be read but may pass through unchanged, return one without messages."""
+    """Read the conversation. If the body cannot be read but may pass through unchanged, return a conversation without
+    messages.
+    """
     limits = settings.limits
     body = decode_body(body, headers, limits.body)
     try:

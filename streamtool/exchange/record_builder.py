@@ -1,4 +1,4 @@
-"""Builder for the `Record` of an exchange; it collects facts while the exchange runs."""
+"""A builder for the `Record` of an exchange, which collects facts while the exchange runs."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +18,12 @@ from streamtool.prompting.window import BYTES_PER_TOKEN
 
 
 def zero_clock() -> float:
-    """Return zero: the clock of an exchange that was given none."""
+    """Return zero. This is the clock of an exchange that was created without one."""
     return 0.0
 
 
 class RecordBuilder:
-    """Facts about one exchange."""
+    """The facts about one exchange that have been collected so far."""
 
     __slots__ = ("_began", "_clock", "_rejected", "_written", "error", "reason", "reported_usage", "usage")
 
@@ -31,13 +31,13 @@ class RecordBuilder:
         self._clock = clock
         self._began = clock()
         self._rejected: list[tuple[Finding, float]] = []
-        """Failure of each attempt that another one followed, and when it was found."""
+        """The failure of each rejected attempt, and the time when it was found."""
         self._written = 0
         """Number of characters that the upstream had written before this attempt."""
         self.usage = Usage()
-        """Usage of the last finished attempt, and of the attempts before it."""
+        """Usage of the last attempt that has ended; its field `retried` is the usage of the attempts before it."""
         self.reported_usage: Usage | None = None
-        """Usage that the upstream has reported for this attempt."""
+        """The usage that the upstream has reported for this attempt, if any."""
         self.reason: Reason | None = None
         self.error: StreamtoolError | None = None
 
@@ -46,9 +46,10 @@ class RecordBuilder:
         self._rejected.append((finding, self._clock() - self._began))
 
     def count(self, so_far: Usage | None, *, sent: int, written: int) -> None:
-        """Count the usage of an attempt that has ended. `so_far` is what the upstream reported before the end.
+        """Count the usage of an attempt that has ended. `so_far` is the usage that the upstream has reported, if any.
 
-        Unreported numbers are estimated, from the number of bytes sent and the total number of characters written.
+        Numbers that it did not report are estimated from the number of bytes sent and the total number of characters
+        written.
         """
         usage = self.reported_usage
         if usage is None:

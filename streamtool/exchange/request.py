@@ -22,7 +22,7 @@ _DROPPED: Final = frozenset(
     (b"content-length", b"content-encoding", b"transfer-encoding", b"accept-encoding", b"expect", b"content-type")
 )
 _OF_PROTOCOLS: Final = (b"anthropic-", b"openai-", b"x-stainless-", b"x-goog-api-client")
-"""Prefixes of headers that mean nothing to other protocols."""
+"""Prefixes of headers that have no meaning in other protocols."""
 
 
 def unchanged(received: Received, plan: Plan) -> UpstreamRequest:
@@ -37,7 +37,9 @@ def unchanged(received: Received, plan: Plan) -> UpstreamRequest:
 
 
 def with_forcing(plan: Plan, received: Received, known: Known | None) -> Plan:
-    """Return the plan with the forcing for the next attempt. Calls can be forced only if the tools are sent as text."""
+    """Return the plan, including the forcing for the next attempt. Calls are forced only if the tools are sent as
+    text.
+    """
     if not plan.emulates:
         return plan
     lacks: Callable[[str], bool] = _lacks_nothing if known is None else known.lacks
@@ -54,9 +56,10 @@ def attempt(
     correction: str | None = None,
     continued: str | None = None,
 ) -> UpstreamRequest:
-    """Return the request for attempt `number`, counted from 1. Raises RequestError if the tool prompt does not fit.
+    """Return the request for attempt `number`, counted from 1. Raises RequestError if the tool prompt exceeds the
+    context.
 
-    `correction` tells the model what was wrong with the previous attempt. `continued` is the text that the client has
+    `correction` is the message to the model about the previous attempt. `continued` is the text that the client has
     already received from previous attempts.
     """
     asked, model = received.conversation, plan.model
@@ -89,13 +92,13 @@ def attempt(
 
 
 def _upstream_name(plan: Plan) -> str | None:
-    """Return the upstream's name in the settings. None: the settings name none."""
+    """Return the upstream's name in the settings, or None if the settings name none."""
     upstream = plan.model.upstream
     return None if upstream is None else upstream.name
 
 
 def _path(plan: Plan, *, stream: bool) -> str | None:
-    """Return the path to request. None: use the client's own path, which is possible if it does not name the model."""
+    """Return the path to request, or None for the client's own path, which can be used unless it names the model."""
     if plan.same and not PROTOCOLS[plan.upstream.NAME].model_in_path:
         return None
     return plan.upstream.request_path(plan.model, stream=stream)
@@ -119,5 +122,5 @@ def _headers(received: Received, plan: Plan, body: bytes) -> Headers:
 
 
 def _lacks_nothing(_: str) -> bool:
-    """Return False: the upstream is not known to lack anything."""
+    """Return False, because the upstream is not known to lack any ability."""
     return False

@@ -1,7 +1,7 @@
-"""Last stage of an exchange: turns the events that passed the filters into bytes in the client's protocol.
+"""The last stage of an exchange, which turns the events that passed the filters into bytes in the client's protocol.
 
 A stream begins with the first events. Until then, the status is withheld and `head` remains None, so that an error can
-still have its own status. A reply that is not streamed is made from the same events: nothing is sent before the end.
+still have its own status. A reply that is not streamed is built from the same events: nothing is sent before the end.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,9 @@ from streamtool.protocols.interfaces import ClientProtocol, ClientWriter
 
 @define(eq=False)
 class ReplyIdentity:
-    """Id, creation time and model of one reply, the same across all attempts; generated here if not reported."""
+    """The id, creation time and model of one reply. They are the same across all attempts, and are generated if not
+    reported.
+    """
 
     _new_id: Callable[[], str]
     _now: int
@@ -31,10 +33,10 @@ class ReplyIdentity:
     made: bool = field(default=False, init=False)
     """Whether the identity has been fixed and can no longer change."""
     served_model: str | None = field(default=None, init=False)
-    """Model name that the upstream reported."""
+    """The model name that the upstream reported."""
 
     def take(self, start: ReplyStart) -> None:
-        """Take what the upstream reports, before the identity is fixed."""
+        """Adopt the values that the upstream reports. Call this before the identity is fixed."""
         self.served_model = start.model
         self._start = start
 
@@ -53,7 +55,7 @@ class ReplyIdentity:
 
 
 class ClientResponse:
-    """One reply on its way to the client."""
+    """The response to the client, while it is being produced."""
 
     __slots__ = (
         "_accumulator",
@@ -92,7 +94,7 @@ class ClientResponse:
         self.identity = ReplyIdentity(lambda: new_id(protocol.REPLY_ID), now)
         self.headers = ResponseHeaders(protocol, plan, new_id("req_"))
         self.head: ResponseHead | None = None
-        """Status and headers to send first; None while the status is withheld."""
+        """The status and headers to send first; None while the status is withheld."""
         self.began: float | None = None
         """Time when the first data of the reply was ready to be sent."""
 
@@ -106,8 +108,8 @@ class ClientResponse:
         return self.identity.start(self._received.conversation, same=self.plan.same, sent=self.sent)
 
     def send(self, out: list[ReplyEvent], *, done: bool, error: StreamtoolError | None) -> bytes:
-        """Return the bytes for these events. `done`: they are the last ones. `error`: why the reply failed, if it
-        did.
+        """Return the bytes for these events. `done` means that they are the last ones. `error` is the reason why the
+        reply failed, if it did.
         """
         if self.plan.signatures is not None:
             store_signatures(out, self.plan.signatures)

@@ -1,4 +1,4 @@
-"""Status and headers of the response to the client: our own, and the upstream's except for some that must not pass."""
+"""The status and headers of the response to the client: our own headers, and the upstream's except for some."""
 
 from typing import Final
 
@@ -34,19 +34,21 @@ _RETRY_HINTS: Final = frozenset((b"retry-after", b"retry-after-ms", b"x-should-r
 
 @define(eq=False)
 class ResponseHeaders:
-    """Headers that are known so far."""
+    """The headers for the response to the client, as far as they are known."""
 
     _protocol: ClientProtocol
     plan: Plan
     request_id: str
-    """The upstream's id, or one that was generated here."""
+    """The upstream's request id, or one that was generated for the exchange."""
     _upstream: Headers = field(default=(), init=False)
     attempts: int = field(default=0, init=False)
     unmet: str | None = field(default=None, init=False)
-    """Cause of the last attempt's failure, if its reply is delivered anyway."""
+    """The cause of the last attempt's failure, if its reply is delivered anyway."""
 
     def take(self, headers: Headers) -> None:
-        """Take the upstream's headers, with names in lower case. They replace the headers of the previous attempt."""
+        """Adopt the upstream's headers, whose names are in lower case. They replace the headers of the previous
+        attempt.
+        """
         self._upstream = tuple((name, value) for name, value in headers if name not in _DROPPED)
         found = dict(headers)
         told = found.get(b"x-request-id") or found.get(b"request-id") or b""

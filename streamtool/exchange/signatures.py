@@ -1,8 +1,8 @@
-"""Signatures of native calls, for clients whose protocol has no place for them.
+"""Signatures of native calls, for clients whose protocol has no field for them.
 
 Gemini signs its calls and rejects a history that contains a signed call without its signature. Chat Completions can
 carry signatures if the client preserves unknown fields; the other protocols cannot. So the signature of an outgoing
-call is stored under the call's id, and is restored if the call comes back without one.
+call is stored under the call's id, and is restored if the client sends the call back without it.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,9 @@ def store_signatures(events: Iterable[ReplyEvent], memory: ClientStore) -> None:
 
 
 def restore_signatures(conversation: Conversation, memory: ClientStore) -> Conversation:
-    """Return the conversation with the known signatures added to its calls; the same object if none was added."""
+    """Return the conversation with the known signatures added to its calls. If none is added, the very same object is
+    returned.
+    """
     messages = tuple(_restore_in_message(message, memory) for message in conversation.messages)
     if all(new is old for new, old in zip(messages, conversation.messages, strict=True)):
         return conversation

@@ -1,8 +1,9 @@
-"""Tool lists of requests: shared in memory, and stored for later requests that do not repeat them.
+"""The tool lists of requests: shared in memory, and stored for later requests that do not repeat them.
 
-An agent offers the same tools in each of its requests, and as objects they are far larger than as text. So equal lists
-are replaced by the same objects, whichever client sent them. A conversation that continues without its tools gets back
-the ones that it began with: its tool prompt remains the same text, and its calls are read with the same schemas.
+An agent offers the same tools in each of its requests, and tools are far larger as objects than as text. Equal lists
+are therefore replaced by the same objects, regardless of the client that sent them. If a conversation continues without
+its tools, the tools that it began with are restored: its tool prompt remains the same, and its calls are checked
+against the same schemas.
 """
 
 import hashlib
@@ -20,14 +21,14 @@ from streamtool.prompting.transcripts import toolset_of
 from streamtool.protocols.shared.wire import encode
 
 LARGEST: Final = 256 * 1024
-"""Maximum size, in bytes of JSON, of a tool list to keep in memory. As objects, it takes several times as much."""
+"""Maximum size, in bytes of JSON, of a tool list that is cached. As objects, it takes several times as much memory."""
 CACHE_SIZE: Final = 40_000
 """Maximum number of objects and arrays in all cached lists. An agent with thirty tools has a few thousand."""
 
 
 @frozen
 class _Toolset:
-    """Tool list as parsed and, if known, as sent."""
+    """A tool list as parsed and, if known, as sent."""
 
     tools: tuple[Tool, ...]
     offered: list[Json] | None = None
@@ -37,7 +38,7 @@ _cache = LruCache[_Toolset](CACHE_SIZE)
 
 
 def _cache_tools(digest: str, tools: tuple[Tool, ...], text: bytes, offered: list[Json] | None = None) -> _Toolset:
-    """Cache the tools, given as objects and as JSON. Their cost is the number of opening brackets in the JSON."""
+    """Cache the tools, given as objects and as JSON. Their weight is the number of opening brackets in the JSON."""
     known = _Toolset(tools, offered)
     if len(text) <= LARGEST:
         _cache.put(digest, known, text.count(b"{") + text.count(b"["))
@@ -45,7 +46,7 @@ def _cache_tools(digest: str, tools: tuple[Tool, ...], text: bytes, offered: lis
 
 
 def share_tools(conversation: Conversation) -> Conversation:
-    """Return the conversation. If its tools equal those of an earlier conversation, it shares the same objects."""
+    """Return the conversation. If its tools equal those of an earlier conversation, use the same objects for them."""
     offered = conversation.raw.get("tools")
     if not conversation.tools or not isinstance(offered, list):
         return conversation
@@ -64,7 +65,7 @@ def share_tools(conversation: Conversation) -> Conversation:
 
 
 def restore_tools(conversation: Conversation, memory: ClientStore) -> Conversation:
-    """Return the conversation with the tools that it began with, if it repeats none of them and they are known."""
+    """Return the conversation with the tools that it began with, if it contains no tools itself and those are known."""
     last = next((message for message in reversed(conversation.messages) if message.calls), None)
     if conversation.tools or last is None:
         return conversation
@@ -79,7 +80,7 @@ def restore_tools(conversation: Conversation, memory: ClientStore) -> Conversati
 
 
 def store_tools(conversation: Conversation, memory: ClientStore) -> str:
-    """Store the conversation's tools and return their digest, or an empty string without tools."""
+    """Store the conversation's tools and return their digest, or an empty string if it contains none."""
     if not conversation.tools:
         return ""
     text = msgspec.json.encode(conversation.tools)

@@ -12,13 +12,13 @@ from streamtool.exchange.error_response import ErrorResponse
 from streamtool.protocols.interfaces import Headers, UpstreamProtocol, UpstreamReader
 
 _COMPRESSED: Final = 4 * 1024 - 500
-"""Weight of a piece of a compressed body: about 500 bytes of it may be read at a time."""
+"""Weight of a piece of a compressed body, chosen so that about 500 bytes of the body may be read at a time."""
 _LONG: Final = 4 * 1024
 """Maximum size in bytes that one compressed piece may expand to before the body is treated as costly."""
 
 
 class UpstreamResponse:
-    """Response to one attempt."""
+    """The upstream's response to one attempt."""
 
     __slots__ = ("_inflate", "_protocol", "direct", "error", "reader", "weight")
 
@@ -27,14 +27,18 @@ class UpstreamResponse:
         self._inflate: Inflate | None = None
         self.reader: UpstreamReader = protocol.ReplyReader(n=choices)
         self.error: ErrorResponse | None = None
-        """Set if the response has an error status; its body describes the error."""
+        """The error response if the status is an error, otherwise None. The body then describes the error."""
         self.direct = True
         """Whether the body is the reply itself: not compressed, and not an error."""
         self.weight = 0
-        """Number of bytes to add to the size of the next piece, because a compressed piece may expand to many more."""
+        """Number of bytes to add to the size of the next piece, because a compressed piece may expand to many more
+        bytes.
+        """
 
     def begin(self, status: int, headers: Headers) -> None:
-        """Take the status and the headers (names in lower case). Raises UpstreamError if the body cannot be decoded."""
+        """Process the status and the headers (names in lower case). Raises UpstreamError if the body cannot be
+        decoded.
+        """
         if not 200 <= status < 300:
             self.error = ErrorResponse(status)
             self.direct = False

@@ -1,4 +1,4 @@
-"""Decisions about what reaches the client: filters for calls and text, and wrappers around the parser."""
+"""Decisions about the output to the client: filters for calls and text, and wrappers around the parser."""
 
 from streamtool.filters.call_ids import CallIds
 from streamtool.filters.choice_filter import ChoiceFilter

@@ -1,4 +1,4 @@
-"""Filter for calls: decides which ones pass, assigns their ids, and decides whether their arguments are streamed.
+"""A filter for calls: it decides which calls pass, assigns their ids, and decides whether their arguments are streamed.
 
 A forbidden call does not pass, and neither does a call to a tool that was not offered, unless the upstream handles
 tools natively and made the call itself. A call that is buffered until complete (`arguments = "complete"`) is checked at
@@ -19,7 +19,7 @@ from streamtool.policy.failures import find
 
 
 class CallFilter:
-    """Filter for the calls in one choice."""
+    """A filter for the calls in one choice."""
 
     __slots__ = (
         "_choice",
@@ -59,7 +59,7 @@ class CallFilter:
         self.streams = False
         """Whether the open call's arguments are passed on unchanged, as they arrive."""
         self.first_call_at: float | None = None
-        """Time when the client saw the first call begin."""
+        """Time when the start of the first call was emitted, or None if none has been emitted."""
 
     @property
     def open(self) -> bool:
@@ -73,13 +73,13 @@ class CallFilter:
 
     @property
     def buffering_reason(self) -> str:
-        """Reason why a call is buffered, or an empty string."""
+        """The reason why a call is buffered, or an empty string if none is."""
         return (
             "its arguments are checked when they are complete" if self._open is not None and self._open.buffered else ""
         )
 
     def restart(self) -> None:
-        """Reset for the next attempt. The client has not seen any call from the previous one."""
+        """Reset for the next attempt. The client has not seen any call from the previous attempt."""
         self._open = None
         self.streams = False
 
@@ -92,7 +92,9 @@ class CallFilter:
         native: bool = False,
         signature: str | None = None,
     ) -> None:
-        """Begin a call. `native`: the upstream sent it as a call rather than as text, possibly with a `signature`."""
+        """Begin a call. `native` means that the upstream sent it as a call rather than as text, possibly with a
+        `signature`.
+        """
         if self._open is not None:
             self.end(out, complete=False)
         self._text.fabricated.release(out)
@@ -146,9 +148,9 @@ class CallFilter:
                 self._state.ended = True
 
     def handle_unreadable(self, text: str, reason: Literal["unknown", "rejected"], out: list[ReplyEvent]) -> None:
-        """Handle call syntax that did not become a call: reject the attempt, so that the model is asked again.
+        """Handle call syntax that did not become a call, by rejecting the attempt, so that the model is asked again.
 
-        If the model cannot be asked again, drop a call to an unknown tool, and deliver anything else as text.
+        If the model cannot be asked again, drop a call to an unknown tool, and deliver other syntax as text.
         """
         state = self._state
         found = find(UnreadCall(visible=state.visible, rules=self._rules, reason=reason))
@@ -169,8 +171,8 @@ class CallFilter:
         """Emit the start of a call, after any text that was buffered before it."""
         self._text.close(out)
         state = self._state
-        # Flushing the text may have ended the reply at a stop sequence or a fabricated result. That must not swallow
-        # the call: a call that has committed is always delivered.
+        # Flushing the text may have ended the reply at a stop sequence or a fabricated result. The call must not be
+        # lost because of that: once committed, it is always delivered.
         state.ended, state.stop_sequence = False, None
         state.visible = True
         out.append(ReplyCallStart(self._choice, len(state.calls), call.id, call.name, call.signature))

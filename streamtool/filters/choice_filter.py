@@ -1,4 +1,4 @@
-"""Filter for one choice of a reply: reads the upstream's text, finds calls in it, and emits what the client may see.
+"""A filter for one choice of a reply: it reads the upstream's text, finds calls in it, and emits events for the client.
 
 The choice filter connects the upstream's reader to the client's writer. It is a pipeline of stages:
 
@@ -6,11 +6,11 @@ The choice filter connects the upstream's reader to the client's writer. It is a
                                                       └▶ text, reasoning ─▶ TextFilter ─▶ out
 
 The stages share a `ChoiceState`. The faults that they find in an attempt are rows of the failure table. One filter
-serves all attempts: each attempt gets a new parser (`restart`), but what the client has seen, including the numbering
-of the calls, is kept.
+serves all attempts: each attempt uses a new parser (`restart`), but the state of the client's reply, including the
+numbering of the calls, is preserved.
 
-The path of a text or arguments delta is short on purpose: while no stage needs to inspect the text, a delta that the
-parser returns as the same object is forwarded as the original event, so that its bytes can be sent unchanged.
+Text and arguments deltas take a short path: while no stage has to inspect the text, a delta that the parser returns as
+the same object is forwarded as the original event, so that its bytes can be sent unchanged.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,15 +47,15 @@ _PARSER_REASONS: dict[Reason, str | None] = {
     Reason.LENGTH: "length",
     Reason.FILTER: "content_filter",
 }
-"""Finish reasons in the parser's terms. None: the model itself ended the reply."""
+"""The parser's term for each finish reason, or None if the model itself ended the reply."""
 _ENDED_BY_MODEL = (Reason.STOP, Reason.STOP_SEQUENCE)
 
 UpstreamEvent = ReplyTextDelta | ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd
-"""Event that a choice filter accepts from the upstream."""
+"""An event that a choice filter accepts from the upstream."""
 
 
 class ChoiceFilter:
-    """Filter for one choice. Every method appends what the client may see to `out`."""
+    """A filter for one choice. Methods append the events that the client may see to `out`."""
 
     __slots__ = (
         "_calls",
@@ -96,7 +96,9 @@ class ChoiceFilter:
         """Whether visible text is forwarded directly, as the original event."""
         self.finished = False
         self.continues_after_end = False
-        """Whether, after the end, the model wrote anything but whitespace and the closing markers of its last call."""
+        """Whether the model has written anything after the end except whitespace and the closing markers of its last
+        call.
+        """
 
     @property
     def written(self) -> str:
@@ -110,25 +112,27 @@ class ChoiceFilter:
 
     @property
     def buffering_reason(self) -> str:
-        """Reason why output from the parser is buffered, or an empty string."""
+        """The reason why output from the parser is buffered, or an empty string if none is."""
         quotation = self._parser.buffering_reason if isinstance(self._parser, QuotationFilter) else ""
         return quotation or self._calls.buffering_reason or self._text.buffering_reason
 
     @property
     def first_call_at(self) -> float | None:
-        """Time when the client saw the first call begin."""
+        """Time when the start of the first call was emitted, or None if none has been emitted."""
         return self._calls.first_call_at
 
     @property
     def unmet(self) -> Finding | None:
-        """Failure of an attempt that is delivered anyway. A stop sequence may have preempted a required call."""
+        """The failure of an attempt that is delivered anyway, or None if it has none or a stop sequence preempted a
+        required call.
+        """
         state = self.state
         if state.stop_sequence is not None and self._rules.forced and not state.calls:
             return Finding(CALL_MISSING)
         return state.tolerated
 
     def restart(self, *, may_retry: bool) -> None:
-        """Prepare for the next attempt: drop what is buffered, and keep what the client has seen."""
+        """Prepare for the next attempt: discard buffered output, and keep the state of the client's reply."""
         self.state.restart(may_retry=may_retry)
         self.continues_after_end = False
         self._parser = self._new_parser()
@@ -180,7 +184,7 @@ class ChoiceFilter:
             self._feed_native(event, out)
 
     def close(self, reason: Reason | None, out: list[ReplyEvent]) -> None:
-        """Note the end of the upstream's text. `reason` None: the text broke off.
+        """Note the end of the upstream's text. If `reason` is None, the text broke off.
 
         Text that is held back for a forced call, or until its form can be checked, stays buffered until `flush`.
         """
@@ -193,11 +197,13 @@ class ChoiceFilter:
         self._direct = self._text.idle
 
     def flush(self, out: list[ReplyEvent]) -> None:
-        """Flush everything that is still buffered, in order."""
+        """Flush the remaining buffered output, in order."""
         self._text.close(out)
 
     def failure(self, reason: Reason) -> Finding | None:
-        """Return why this attempt, which ended with `reason`, is not accepted, or None if it is."""
+        """Return the failure that rejects this attempt, which ended with `reason`, or None if the attempt is
+        accepted.
+        """
         state = self.state
         if state.rejected is not None:
             return state.rejected
@@ -219,7 +225,7 @@ class ChoiceFilter:
         )
 
     def final_event(self, event: ReplyFinish) -> ReplyFinish | UpstreamError:
-        """Return the end that the client sees instead of the upstream's, or the error that replaces it."""
+        """Return the finish event for the client, given the upstream's, or an error to send in its place."""
         state, rules = self.state, self._rules
         if state.invalid is not None and rules.invalid == "error":
             message = f"the arguments of a call do not match their schema: {state.invalid.problem}"
@@ -229,7 +235,7 @@ class ChoiceFilter:
         if state.incomplete and event.reason is not Reason.FILTER:
             if rules.truncated == "error":
                 found = state.tolerated
-                what = "ended inside a call" if found is None else f"lacks a call that was left out ({found.cause})"
+                what = "ended inside a call" if found is None else f"is missing an undelivered call ({found.cause})"
                 return UpstreamError(f"the reply {what}", code="truncated_call")
             return ReplyFinish(event.choice, Reason.LENGTH)
         return event

@@ -1,6 +1,6 @@
-"""State and statistics of one choice, shared by its stages.
+"""The state and statistics of one choice, shared by its stages.
 
-`ChoiceState` is reset for each attempt, except for what the client has already seen. `Tally` accumulates over all
+`ChoiceState` is reset for each attempt, except for the state of the client's reply. `Tally` accumulates over all
 attempts.
 """
 
@@ -11,7 +11,7 @@ from streamtool.policy.failure import Finding
 
 @define
 class ChoiceState:
-    """State of one choice in the current attempt."""
+    """The state of one choice in the current attempt."""
 
     may_retry: bool
     """Whether another attempt may follow this one."""
@@ -20,13 +20,13 @@ class ChoiceState:
     calls: list[str] = field(factory=list)
     """Ids of the calls whose start the client has seen."""
     ended: bool = False
-    """Whether this choice's reply has ended, even if the upstream sends more."""
+    """Whether this choice has ended for the client, even if the upstream sends more."""
     rejected: Finding | None = None
-    """Failure that rejects this attempt, whatever follows."""
+    """The failure that rejects this attempt, regardless of the rest of the reply."""
     tolerated: Finding | None = None
-    """Failure that would reject this attempt if another one could follow."""
+    """The failure that would reject this attempt if another one could follow."""
     invalid: Finding | None = None
-    """Failure found in the arguments of the last call that was buffered until complete."""
+    """The failure found in the arguments of the last call that was buffered until complete."""
     disallowed: int = 0
     """Number of calls that the rules did not allow."""
     unreadable: int = 0
@@ -36,10 +36,10 @@ class ChoiceState:
     incomplete: bool = False
     """Whether the last call was truncated, or an earlier call that the client has partly seen."""
     stop_sequence: str | None = None
-    """The client's stop sequence that ended the text. None: none has."""
+    """The client's stop sequence that ended the text, or None if none has."""
 
     def restart(self, *, may_retry: bool) -> None:
-        """Reset the state for the next attempt, except for what the client has seen."""
+        """Reset the state for the next attempt, except for the state of the client's reply."""
         self.may_retry = may_retry
         self.ended = self.incomplete = self.reasoned = False
         self.rejected = self.tolerated = self.invalid = None
@@ -65,7 +65,7 @@ class ChoiceState:
 
 @define
 class Tally:
-    """Statistics of one choice over all of its attempts."""
+    """The statistics of one choice over all of its attempts."""
 
     written: int = 0
     """Number of characters written by the upstream, including call syntax."""

@@ -1,8 +1,7 @@
-"""Stage for visible text that ends the reply if the model follows its own call with a result that it made up.
+"""A stage for visible text that ends the reply if the model makes up a result for its own call.
 
-Only text directly after a call is checked, against the words that introduce results in our prompts and in those of
-model families. A few characters are buffered while they may still become such words. Anything else is text and ends the
-check.
+Only text directly after a call is checked, against the phrases that introduce results in our prompts and in those of
+model families. A few characters are buffered while they may still become such a phrase. Any other text ends the check.
 """
 
 from typing import Final
@@ -33,7 +32,7 @@ MARKERS: Final = (
 
 
 class FabricatedResultFilter:
-    """Filter for the text that directly follows a call. Reasoning passes unchecked."""
+    """A filter for the text that directly follows a call. Reasoning passes unchecked."""
 
     __slots__ = ("_choice", "_held", "_next", "_state", "_tally", "active")
 
@@ -48,15 +47,15 @@ class FabricatedResultFilter:
 
     @property
     def holds(self) -> bool:
-        """Whether something is buffered."""
+        """Whether any text is buffered."""
         return bool(self._held)
 
     def watch(self) -> None:
-        """Start checking: a call that the model wrote has just ended."""
+        """Start checking, because a call that the model wrote has just ended."""
         self.active = True
 
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
-        """Pass text on once it is clear that it is not a result."""
+        """Pass text on once it has been found not to be a result."""
         if not self.active or type(event) is not ReplyTextDelta:
             self._next.feed(event, out)
             return

@@ -1,7 +1,7 @@
 """Stages that buffer visible text until a forced call begins, an answer with a required form is complete, or an opening
 is known not to be a denial.
 
-They buffer whole events, so that text that passes can still be emitted as the original events.
+They buffer whole events, so that text can still be emitted as the original events when it is released.
 """
 
 from streamtool.core.reply import ReplyEvent, ReplyTextDelta
@@ -14,7 +14,7 @@ from streamtool.refusals import OpeningWatch
 
 
 class TextBuffer:
-    """Buffer for text until it is known whether the attempt is accepted, so that a rejected attempt leaves no trace.
+    """A buffer for text until it is known whether the attempt is accepted, so that a rejected attempt leaves no trace.
 
     Text is held back until a forced call commits, or until an answer with a required form ends. Reasoning is buffered
     only after buffered text, to preserve the order.
@@ -33,7 +33,7 @@ class TextBuffer:
 
     @property
     def text(self) -> str:
-        """Buffered text."""
+        """The buffered text."""
         return "".join(event.text for event in self._held if type(event) is ReplyTextDelta)
 
     @property
@@ -47,13 +47,13 @@ class TextBuffer:
         return bool(self._held)
 
     def restart(self, *, active: bool) -> None:
-        """Reset for the next attempt, and drop what is buffered."""
+        """Reset for the next attempt, and discard the buffered events."""
         self._held.clear()
         self._size = 0
         self.active = active
 
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
-        """Buffer the event if the stage is active. If that exceeds the limit, flush everything."""
+        """Buffer the event if the stage is active; otherwise, pass it on. If the buffer exceeds its limit, flush it."""
         if not self.active or not (self._held or type(event) is ReplyTextDelta):
             self._next.feed(event, out)
             return
@@ -64,7 +64,7 @@ class TextBuffer:
             self.close(out)
 
     def close(self, out: list[ReplyEvent]) -> None:
-        """Flush what is buffered and stop buffering."""
+        """Flush the buffered events and stop buffering."""
         held, self._held = self._held, []
         self._size = 0
         self.active = False
@@ -74,9 +74,9 @@ class TextBuffer:
 
 
 class OpeningFilter:
-    """Stage that buffers the opening of a reply while it may still deny the tools.
+    """A stage that buffers the opening of a reply while it may still deny having tools.
 
-    In the last attempt, it only observes the opening.
+    In the last attempt, it observes the opening without buffering it.
     """
 
     __slots__ = ("_held", "_next", "_rules", "_size", "_state", "_tally", "_watch")
@@ -135,13 +135,15 @@ class OpeningFilter:
             self._decide(self._watch, out)
 
     def close(self, out: list[ReplyEvent]) -> None:
-        """Flush the opening: whatever follows shows that it is not a denial."""
+        """Flush the opening, because the output after it shows that it is not a denial."""
         self._watch = None
         self._release(out)
         self._next.close(out)
 
     def _decide(self, watch: OpeningWatch, out: list[ReplyEvent]) -> None:
-        """Release the opening, as its original events, once it is decided. A denial ends the attempt."""
+        """Release the opening, as its original events, once it is known not to be a denial. A denial ends the
+        attempt.
+        """
         if self._state.may_retry:
             self._tally.count_buffered(watch.held)
         if watch.found is not None:

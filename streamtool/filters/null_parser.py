@@ -1,4 +1,4 @@
-"""Interface of the parsers that read the upstream's text, and a no-op parser for requests without tools."""
+"""The interface of the parsers that read the upstream's text, and a no-op parser for requests without tools."""
 
 from typing import Protocol
 
@@ -6,14 +6,14 @@ import statemachine
 
 
 class TextParser(Protocol):
-    """Interface of a parser, as far as the choice filter needs it."""
+    """The part of a parser's interface that the choice filter uses."""
 
     def feed(self, text: str, /) -> list[statemachine.Event]: ...
     def close(self, reason: str | None = None, /) -> list[statemachine.Event]: ...
 
 
 class NullParser:
-    """Parser for requests without tools: it treats all text as plain text."""
+    """A parser for requests without tools, which treats all text as plain text."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""State of one call on its way to the client, from its name to its end.
+"""The state of one call on its way to the client, from its name to its end.
 
 The call's arguments are passed on as they arrive, unless the call is buffered until complete (`arguments = "complete"`)
 or belongs to a custom tool, whose raw text is extracted from the surrounding JSON. The arguments of native calls are
-repaired on the way.
+repaired while they are passed on.
 """
 
 from typing import Final
@@ -17,11 +17,11 @@ _CLOSER: Final = "}</tool_call>"
 
 
 class NativeArguments:
-    """Streaming repair of one native call's arguments.
+    """A streaming repair of one native call's arguments.
 
-    Some upstreams make native calls even though they were asked for text, and not all of them write valid JSON. The
-    client must have received the beginning of a JSON object at all times, so these arguments are treated like any
-    others: a parser reads them as the body of a textual call.
+    Some upstreams make native calls even though the request contained no tools, and not all of them write valid JSON.
+    But the arguments that the client has received must be the beginning of a JSON object at all times. These arguments
+    are therefore treated like any others: a parser reads them as the body of a textual call.
     """
 
     __slots__ = ("_blank", "_parser", "complete", "malformed", "repairs")
@@ -37,7 +37,7 @@ class NativeArguments:
         self.repairs: tuple[str, ...] = ()
 
     def feed(self, text: str) -> str:
-        """Process a piece of the arguments, and return as much as the client may see."""
+        """Process a piece of the arguments, and return the text that may be passed on."""
         if self._blank and not text.strip():
             return ""
         self._blank = False
@@ -47,7 +47,9 @@ class NativeArguments:
         return self._visible(events)
 
     def close(self, *, complete: bool) -> str:
-        """Return the remaining arguments, or "" if they are blank. `complete`: the upstream itself ended the call."""
+        """Return the remaining arguments, or "" if they are blank. `complete` means that the upstream itself ended the
+        call.
+        """
         if self._blank:
             self.complete = complete
             return ""
@@ -67,7 +69,9 @@ class NativeArguments:
 
 
 class OpenCall:
-    """Call that has begun and has not ended. If `buffered` is true, its arguments are held until it is complete."""
+    """A call that has begun and has not ended. If `buffered` is true, its arguments are held back until it is
+    complete.
+    """
 
     __slots__ = (
         "_native",
@@ -103,11 +107,11 @@ class OpenCall:
 
     @property
     def buffered_arguments(self) -> str:
-        """Buffered arguments."""
+        """The buffered arguments so far, as one string."""
         return "".join(self._pending)
 
     def feed(self, text: str) -> str:
-        """Process a piece of the arguments, and return as much as the client may see now."""
+        """Process a piece of the arguments, and return the text that may be passed on now."""
         if self._native is not None:
             text = self._native.feed(text)
         if self.buffered:
@@ -129,7 +133,8 @@ class OpenCall:
         return (self.feed(text) if text else ""), native.complete
 
     def check(self) -> InvalidArguments | None:
-        """Coerce the buffered arguments to the schema as far as possible, and return what is still wrong with them.
+        """Coerce the buffered arguments to the schema as far as possible, and return the remaining fault, or None if
+        they are valid.
 
         Calls to custom tools are not checked.
         """
@@ -141,7 +146,7 @@ class OpenCall:
         return invalid
 
     def close(self, *, complete: bool) -> str:
-        """Return the remaining arguments: all of them if the call was buffered."""
+        """Return the arguments that have not been passed on yet: all of them if the call was buffered."""
         text = self.buffered_arguments if self.buffered else ""
         if self._raw is not None:
             text = self._raw.feed(text) + (self._raw.close() if complete else "")

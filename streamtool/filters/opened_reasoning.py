@@ -1,8 +1,8 @@
-"""Parser for a reply that begins inside reasoning, because the prompt has opened it.
+"""A parser for a reply that begins inside reasoning, because the prompt has opened it.
 
-The text before the closer is reasoning and is emitted immediately. That the reply begins inside reasoning is an
-assumption, based on a chat template or a setting; it is wrong for a particular reply if the request or the server has
-switched reasoning off. Three rules correct it:
+The text before the closer is reasoning and is emitted immediately. A chat template or a setting leads to the assumption
+that the reply begins inside reasoning; it is wrong for a particular reply if the request or the server has switched
+reasoning off. Three rules correct it:
 
 - A reply that begins with the opener is read without the assumption.
 - An upstream that sends reasoning separately has removed it from the text (`disable`).
@@ -21,7 +21,9 @@ REASONING = statemachine.ReasoningDelta
 
 
 class OpenedReasoning:
-    """Parser for one reply that follows this opener. `new_parser` returns a parser for a reply with a given prefix."""
+    """A parser for one reply that follows this opener. `new_parser` returns a parser for a reply with a given
+    prefix.
+    """
 
     __slots__ = ("_new_parser", "_open", "_parser", "_silent", "_written")
 
@@ -33,10 +35,12 @@ class OpenedReasoning:
         self._silent = True
         """Whether the parser has not emitted anything yet."""
         self._written = bytearray()  # pieces of text would take ten times the memory
-        """Text that was read while the reply was nothing but reasoning."""
+        """The text that was read while the reply was nothing but reasoning."""
 
     def disable(self) -> list[statemachine.Event]:
-        """Drop the assumption: the upstream separates reasoning itself. Return the events for buffered text."""
+        """Drop the assumption, because the upstream separates reasoning itself. Return the events for the buffered
+        text.
+        """
         if not self._open:
             return []
         before, self._parser = self._parser, self._new_parser("")
@@ -55,7 +59,8 @@ class OpenedReasoning:
     def close(self, reason: str | None = None, /) -> list[statemachine.Event]:
         """Note the end of the reply and return the last events.
 
-        If the model ended the reply after nothing but reasoning, they include the events from parsing it again as text.
+        If the model ended a reply that was nothing but reasoning, the events include those from parsing it again as
+        text.
         """
         events = self._parser.close(reason)
         self._track(events)

@@ -1,9 +1,10 @@
-"""Parser for a reply whose beginning was already part of the prompt.
+"""A parser for a reply whose beginning was already part of the prompt.
 
-Most servers reply with the continuation of that beginning. But some repeat it, a model that the server did not let
-continue begins its call again, and some models write something else altogether. The first characters decide: if the
-reply begins with the beginning's marker, or cannot continue the beginning, it is read on its own. Until this is
-decided, those characters are buffered; apart from whitespace, they are never longer than the marker.
+Most servers reply with the continuation of that beginning. But some servers repeat it, a model whose server does not
+support continuation begins its call again, and some models write something else altogether. The first characters
+decide: if the reply begins with the marker that the beginning contains, or cannot continue the beginning, it is parsed
+on its own. Until this is decided, the characters are buffered; apart from whitespace, they are never more than the
+marker's length.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ _BLANKS = 1000
 
 
 class Prefilled:
-    """Parser for one reply to this beginning. `new_parser` returns a parser for a reply with the given prefix."""
+    """A parser for one reply to this beginning. `new_parser` returns a parser for a reply with the given prefix."""
 
     __slots__ = ("_beginning", "_held", "_new_parser", "_parser")
 
@@ -52,7 +53,7 @@ class Prefilled:
 
 
 def continues_beginning(text: str, beginning: Forcing) -> bool | None:
-    """Return whether a reply that begins with `text` continues the beginning. None: not known yet."""
+    """Return whether a reply that begins with `text` continues the beginning, or None if that is not known yet."""
     begun = text.lstrip()
     marker = beginning.triggers[0]
     if begun.startswith(marker):

@@ -3,19 +3,18 @@
 Inside code and block quotes, the parser already treats call syntax as text. In the middle of a sentence, however,
 quoted syntax looks like a call. But a quotation has a source: the same text occurs in a user's message or a tool result
 in this conversation. So if the text of a call, markup and arguments included, occurs there verbatim (`quoted_sources`),
-the call is treated as text and reaches the client as it was written. The model's own earlier turns do not count as
-sources.
+the call is treated as text and reaches the client as it was written. The model's own earlier turns are not sources.
 
 A repeated call is still a call if it is isolated: at the start of a line, and followed only by other calls until the
-end of the reply. A user may have written out the call they want, and frameworks repeat a call that they could not read.
-Only an isolated call has to wait for the text after it.
+end of the reply. A user may have written out the call they want, and frameworks repeat a call that they could not
+parse. Only an isolated call has to wait for the text after it.
 
-Few requests contain text in which a call may be quoted. All others only pay for one search of the messages from users
-and tools (`quotation_sources`). If a request contains such text, the reply is fed to the parser in short pieces
-wherever a call may commit: where the parser buffers something, or a tool's name occurs. Since nothing begins or ends
-within a piece, the parser's events and the amount of text that it then buffers show which characters were markup. A
-call is buffered, up to the limit for buffered text, only while it matches a source. From the first character that
-differs from every source, it is streamed again.
+Few requests contain text in which a call may be quoted. For all others, the only cost is one search of the messages
+from users and tools (`quotation_sources`). If a request contains such text, the reply is fed to the parser in short
+pieces wherever a call may commit: where the parser buffers something, or a tool's name occurs. Since no markup begins
+or ends within a piece, the parser's events and the amount of text that it then buffers reveal which characters were
+markup. A call is buffered, up to the limit for buffered text, only while it matches a source. As soon as it differs
+from every source, it is streamed again.
 """
 
 import re
@@ -28,9 +27,9 @@ from streamtool.filters.null_parser import TextParser
 from streamtool.filters.quoted_sources import Passage, QuotationSources
 
 _PIECE: Final = re.compile(r"[\w ,.]+|.", re.DOTALL)
-"""Matches pieces of a reply within which nothing begins or ends."""
+"""Matches pieces of a reply within which no markup begins or ends."""
 _STRETCH: Final = re.compile(r"[^\n\\&]+|\n+|[\\&]+")
-"""Matches stretches of a line without escapes, in which a name is spelled literally."""
+"""Matches stretches of a line without escapes, in which a name is always spelled literally."""
 _MANY: Final = 256
 """Number of collected events that triggers a merge of neighbors."""
 _LEAD: Final = re.compile(r"[\s,;]*(?:`{3,}[^\n`]*\n\s*(?![\w.]+\())?")
@@ -38,7 +37,7 @@ _LEAD: Final = re.compile(r"[\s,;]*(?:`{3,}[^\n`]*\n\s*(?![\w.]+\())?")
 
 
 class HoldingParser(TextParser, Protocol):
-    """Parser that exposes how many characters it buffers, and whether it is inside reasoning."""
+    """A parser that exposes how many characters it buffers, and whether it is inside reasoning."""
 
     @property
     def held(self) -> int: ...
@@ -47,7 +46,7 @@ class HoldingParser(TextParser, Protocol):
 
 
 class _ConsumedText:
-    """Text of a reply that the parser has read and no longer buffers."""
+    """A tracker for the text of a reply that the parser has read and no longer buffers."""
 
     __slots__ = ("_buffer", "_size")
 
@@ -57,8 +56,8 @@ class _ConsumedText:
         self._size = 0
 
     def feed(self, piece: str, held: int) -> str:
-        """Add a piece and return the text that the parser has now consumed. `held`: number of characters still
-        buffered.
+        """Add a piece and return the text that the parser has now consumed. `held` is the number of characters that it
+        still buffers.
 
         Return an empty string while all of the text is buffered.
         """
@@ -78,14 +77,14 @@ class _ConsumedText:
 
 
 class _BufferedCall:
-    """Call that may be a quotation: its events, its text, and where that text occurs in the sources."""
+    """A call that may be a quotation: its events, its text, and where that text occurs in the sources."""
 
     __slots__ = ("_passage", "_source", "events", "size", "why")
 
     def __init__(self, said: str, why: str = "") -> None:
         self.why = why
-        """Why the call is a quotation if it occurs in the sources. Empty: the call is isolated, so the text after it
-        decides.
+        """The reason why the call is a quotation if it occurs in the sources. Empty if the call is isolated, so that
+        the text after it decides.
         """
         self._passage = Passage(said)
         self._source: list[str] = []
@@ -95,11 +94,11 @@ class _BufferedCall:
 
     @property
     def source(self) -> str:
-        """Text of the call."""
+        """The call's text so far."""
         return "".join(self._source)
 
     def begin(self, event: CallStart, source: str) -> bool:
-        """Begin with this text. Return whether it occurs in the sources."""
+        """Begin the call with this text. Return whether the text occurs in the sources."""
         self.events.append(event)
         self._source.append(source)
         self.size = len(source)
@@ -114,7 +113,7 @@ class _BufferedCall:
 
 
 class _Mode(Enum):
-    """How the parser's events are treated."""
+    """The treatment of the parser's events."""
 
     PASS = "events pass through unchanged"  # noqa: S105  not a password
     WAIT = "a call is buffered, since it may be a quotation"
@@ -123,11 +122,11 @@ class _Mode(Enum):
 
 
 class QuotationFilter:
-    """Parser that turns calls quoted from `sources` back into text. At most `limit` characters of a call are buffered.
+    """A parser that turns calls quoted from `sources` back into text. It buffers at most `limit` characters of a call.
 
-    `begun`: the reply begins inside a call that the prompt opened, which cannot be a quotation. `on_quotation` is
-    called for each quotation with the reason why it is one: `behind text`, `before text`, `in a fence`, `in reasoning`
-    or `cut off`.
+    `begun` means that the reply begins inside a call that the prompt opened, which cannot be a quotation.
+    `on_quotation` is called for each quotation, with the reason why it is one: `behind text`, `before text`, `in a
+    fence`, `in reasoning` or `cut off`.
     """
 
     __slots__ = (
@@ -162,11 +161,11 @@ class QuotationFilter:
         self._mode = _Mode.PASS
         self._consumed = _ConsumedText()
         self._call = _BufferedCall("")
-        """Call that is buffered, or the last one that was."""
+        """The call that is buffered, or the last one that was."""
         self._in_reasoning = False
         """Whether the call is inside reasoning."""
         self._repeated: list[_BufferedCall] = []
-        """Repeated calls that are isolated, each including the markup that followed it."""
+        """The isolated calls that repeat a source, each including the markup that followed it."""
         self._has_text = False
         """Whether the reply has contained text so far."""
         self._line_has_text = False
@@ -174,7 +173,7 @@ class QuotationFilter:
 
     @property
     def buffering_reason(self) -> str:
-        """Reason why a call is buffered, or an empty string."""
+        """The reason why a call is buffered, or an empty string if none is."""
         return "" if self._mode in (_Mode.PASS, _Mode.QUOTE) else "it may be a quotation"
 
     def feed(self, text: str, /) -> list[Event]:
@@ -182,8 +181,8 @@ class QuotationFilter:
         out: list[Event] = []
         parser, most = self._parser, _MANY
         # The filter infers which characters were markup from how much the parser buffers after each piece. That is
-        # exact only if nothing begins or ends within a piece, so text is split finely wherever a call may commit.
-        # Elsewhere a whole stretch is one piece, which costs almost nothing.
+        # exact only if no markup begins or ends within a piece, so text is split finely wherever a call may commit.
+        # Elsewhere, a whole stretch is one piece, which costs almost nothing.
         for stretch in _STRETCH.findall(text):
             quiet = self._mode is _Mode.PASS and not parser.held and not self._sources.may_name_tool(stretch)
             for piece in (stretch,) if quiet else _PIECE.findall(stretch):
@@ -224,8 +223,8 @@ class QuotationFilter:
                     self._begin_call(event, consumed, out)
                     consumed = ""
                 case CallEnd() if self._mode is _Mode.WAIT:
-                    # The piece that ends the call may already contain text that follows it. Whatever precedes that text
-                    # is markup and belongs to the call, so the text is measured from the end.
+                    # The piece that ends the call may already contain text that follows it. All characters before that
+                    # text are markup and belong to the call, so the text is measured from the end.
                     behind = sum(
                         len(later.text) for later in events[i + 1 :] if isinstance(later, TextDelta | ReasoningDelta)
                     )
@@ -234,7 +233,7 @@ class QuotationFilter:
                 case _ if self._mode is _Mode.WAIT:
                     self._call.events.append(event)
                 # The parser took the quotation for a call, so closing markers may follow. They are part of the
-                # quotation too; the first text ends it.
+                # quotation as well; it ends at the first text.
                 case TextDelta(text=text) | ReasoningDelta(text=text) if self._mode is _Mode.QUOTE:
                     self._emit(consumed.removesuffix(text), out)
                     out.append(event)
@@ -259,8 +258,8 @@ class QuotationFilter:
                 case _:
                     self._mode = _Mode.PASS
                     out.append(event)
-        # Anything not claimed by an event above is markup: part of the open call, or following the last one. Markup
-        # that begins or ends reasoning belongs to neither.
+        # All characters that the events above do not contain are markup: part of the open call, or after the last one.
+        # Markup that begins or ends reasoning belongs to neither.
         if self._mode is _Mode.WAIT:
             self._extend_call(consumed, out)
         elif self._mode is _Mode.LAST and self._in_reasoning == self._parser.in_reasoning:
@@ -282,7 +281,9 @@ class QuotationFilter:
             self._deliver(out)
 
     def _quotation_reason(self, source: str) -> str:
-        """Return why a call with this beginning is a quotation if it is repeated; empty if the call is isolated."""
+        """Return why a call with this beginning is a quotation if it repeats a source, or "" if the call is
+        isolated.
+        """
         begin = source.lstrip()
         if self._in_reasoning:
             return "in reasoning"
@@ -297,13 +298,13 @@ class QuotationFilter:
             self._deliver(out)
 
     def _end_call(self, event: CallEnd, source: str, out: list[Event]) -> None:
-        """End the buffered call: quote it, deliver it, or let what follows decide."""
+        """End the buffered call: quote it, deliver it, or let the output after it decide."""
         self._call.events.append(event)
         if not self._call.extend(source):
             self._deliver(out)
         elif not self._call.why and event.complete:
-            # The call is isolated and complete, so the text after it decides whether it is a call. An incomplete one
-            # could not be executed anyway; as a quotation, none of its characters is lost.
+            # The call is isolated and complete, so the text after it decides whether it is a call. An incomplete call
+            # could not be executed anyway; if it becomes a quotation, none of its characters are lost.
             self._repeated.append(self._call)
             self._mode = _Mode.LAST
             if sum(call.size for call in self._repeated) > self._limit:

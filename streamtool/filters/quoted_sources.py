@@ -1,7 +1,7 @@
 """Text from users and tools in which a call may be quoted, and the search for a call in it.
 
-Text is compared without whitespace, quotes, escapes and block quote markers, since a result that is JSON changes all of
-them.
+Comparisons ignore whitespace, quotes, escapes and block quote markers, since all of these may change when text is
+encoded in a JSON result.
 """
 
 import re
@@ -15,9 +15,11 @@ from streamtool.forcing.rules import AnyName
 LONGEST: Final = 4 * 1024 * 1024
 """Maximum number of characters of a conversation to search, beginning with the latest message."""
 _MAX_LOOKUPS: Final = 20_000
-"""Maximum number of places to search for names, plus one for every eight characters of the text."""
+"""Maximum number of positions to search for names, in addition to one for every eight characters of the text."""
 _MANY: Final = 64
-"""Number of tools above which their names are looked up among the words of a text instead of one by one."""
+"""Number of tools above which each word of a text is looked up among their names, instead of searching for each
+name.
+"""
 _BEFORE: Final = frozenset("\"'=>:@[|.(</{}▁,;\n`n“”‘’")
 """Characters that precede a name in call syntax, apart from blanks. An escaped newline leaves the `n`."""
 _AFTER: Final = r"(?=\s*\\*(?:[\"'“”‘’>{(\[<|:=/`}&]|\\n)|\s*\n|\s*\Z)"
@@ -33,7 +35,9 @@ escapes.
 
 
 class QuotationSources:
-    """Text from a conversation in which a call to one of these tools may be quoted; without names, to any tool."""
+    """The text from a conversation in which a call to one of these tools may be quoted, or to any tool if `names` is
+    empty.
+    """
 
     __slots__ = ("_names", "_plain", "_texts")
 
@@ -56,7 +60,8 @@ class QuotationSources:
 
 
 def quotation_sources(conversation: Conversation, names: Iterable[str]) -> QuotationSources | None:
-    """Return the text from users and tools in which a call to one of these tools may be quoted, or None without any.
+    """Return the text from users and tools in which a call to one of these tools may be quoted, or None if no text
+    qualifies.
 
     Takes time linear in the length of the conversation, and searches at most `LONGEST` characters of it.
     """
@@ -81,7 +86,7 @@ def _source_texts(conversation: Conversation) -> Iterator[str]:
 
 
 def _may_contain_call(text: str, names: set[str]) -> bool:
-    """Return whether a tool's name occurs in the text at a place where call syntax has a name.
+    """Return whether a tool's name occurs in the text where a name could occur in call syntax.
 
     Also return True if the search would take too long.
     """
@@ -124,7 +129,7 @@ def _comparable(text: str) -> str:
 
 
 class Passage:
-    """Place in the sources where a call's text occurs, as far as the call has been read."""
+    """A passage in the sources that matches a call's text, as far as the call has been read."""
 
     __slots__ = ("_at", "_cut", "_length", "_said")
 

@@ -1,8 +1,8 @@
-"""Streaming extraction of a custom tool's raw text from the JSON in which the model writes the call.
+"""Streaming extraction of a custom tool's raw text from the JSON that the model writes as arguments.
 
-The model is shown one string parameter (`input`) and writes `{"input": "…"}` in whatever call format it uses; the
-client wants the text between the quotes. Once the key has been read, the text is streamed with its escapes decoded.
-Arguments of any other form are buffered until the call ends, and are then decoded all at once.
+The tool prompt shows the model one string parameter (`input`), so the model writes `{"input": "…"}`, in any call
+format; the client wants the text between the quotes. Once the key has been read, the text is streamed with its escapes
+decoded. Arguments of any other form are buffered until the call ends, and are then decoded all at once.
 """
 
 import re
@@ -18,14 +18,16 @@ _OPENING: Final = re.compile(r'\s*(\{\s*("(i(n(p(u(t("\s*(:\s*)?)?)?)?)?)?)?)?)?
 
 
 class RawInput:
-    """Raw text of one call."""
+    """An extractor for the raw text of one call."""
 
     __slots__ = ("_held", "_streams", "_string")
 
     def __init__(self) -> None:
         self._held: list[str] = []
         self._streams: bool | None = None
-        """Whether the text is streamed. None: not known yet. False: the complete arguments are needed."""
+        """Whether the text is streamed. None if that is not known yet; False if decoding requires the complete
+        arguments.
+        """
         self._string = JsonStringDecoder()
 
     def feed(self, arguments: str) -> str:

@@ -1,6 +1,6 @@
 """Search for the client's stop sequences in visible text that arrives in pieces.
 
-The upstream never receives the stop sequences: it would also look for them in call syntax and arguments, and truncate a
+The upstream never receives the stop sequences: it would find them in call syntax and arguments as well, and truncate a
 call. Each one is searched for with its border table (the Knuth-Morris-Pratt automaton), so that no character is
 examined twice, however long the stop sequences are and however the text is split. Text that may still become a stop
 sequence is buffered.
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class _StopSequence:
-    """One stop sequence, and how many of its characters the end of the text matches."""
+    """One stop sequence, and the number of its characters that the end of the text matches."""
 
     __slots__ = ("_borders", "matched", "text")
 
@@ -33,7 +33,7 @@ class _StopSequence:
 
 
 class StopSequences:
-    """Matcher for the first of several stop sequences.
+    """A matcher that finds the first of several stop sequences.
 
     Only stop sequences that have begun, or that begin with the current character, are advanced.
     """
@@ -49,11 +49,13 @@ class StopSequences:
 
     @property
     def holds(self) -> bool:
-        """Whether something is buffered."""
+        """Whether any text is buffered."""
         return bool(self._held)
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """Return the text that may be shown, and the stop sequence that directly follows it, or None."""
+        """Return the text that may be shown, and the stop sequence that directly follows it, or None if none has been
+        found.
+        """
         if not self._held and self._starts.keys().isdisjoint(text):
             return text, None
         text, before = self._held + text, len(self._held)

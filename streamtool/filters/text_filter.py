@@ -1,4 +1,4 @@
-"""Pipeline of stages for visible text, and its last stage."""
+"""The pipeline of stages for visible text, and its last stage."""
 
 from typing import Final
 
@@ -17,14 +17,15 @@ _BUFFERING_REASONS: Final = (
     "it may be a fabricated result",
     "it may be a stop sequence",
 )
-"""Reasons why text is buffered, one for each stage in order."""
+"""The reasons why the stages buffer text, in the order of the stages."""
 
 
 class VisibleText:
-    """Last stage: text that reaches it is visible. A stop sequence from the client ends the visible text and the reply.
+    """The last stage: text that reaches it is visible. A stop sequence from the client ends the visible text and the
+    reply.
 
-    Text that may become a stop sequence stays buffered across attempts: it is visible text from one attempt, and the
-    next attempt continues after it.
+    Text that may become a stop sequence stays buffered across attempts, because the next attempt continues after the
+    visible text, including this part.
     """
 
     __slots__ = ("_choice", "_state", "_stops")
@@ -45,7 +46,7 @@ class VisibleText:
         return self._stops is not None and self._stops.holds
 
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
-        """Emit the event, or as much of its text as may be shown."""
+        """Emit the event, or the part of its text that may be shown."""
         state = self._state
         if state.ended:
             return
@@ -71,7 +72,7 @@ class VisibleText:
 
 
 class TextFilter:
-    """Stages for one choice's visible text."""
+    """The stages for one choice's visible text."""
 
     __slots__ = ("_answer", "_hold", "_rules", "_state", "_visible", "fabricated", "opening")
 
@@ -86,7 +87,7 @@ class TextFilter:
 
     @property
     def idle(self) -> bool:
-        """Whether no stage has anything to do, so that text may bypass them."""
+        """Whether all stages are inactive, so that text may bypass them."""
         holding = self._hold.active or self.opening.active or self._answer.active
         return not (holding or self.fabricated.active or self._visible.active or self._state.ended)
 
@@ -97,13 +98,13 @@ class TextFilter:
 
     @property
     def buffering_reason(self) -> str:
-        """Reason why text is buffered, or an empty string."""
+        """The reason why text is buffered, or an empty string if none is."""
         stages: tuple[BufferingStage, ...] = (self._hold, self.opening, self._answer, self.fabricated, self._visible)
         return next((why for stage, why in zip(stages, _BUFFERING_REASONS, strict=True) if stage.holds), "")
 
     @property
     def answer(self) -> str:
-        """Buffered answer."""
+        """The buffered answer."""
         return self._answer.text
 
     @property
@@ -130,5 +131,5 @@ class TextFilter:
         self.fabricated.close(out)
 
     def close(self, out: list[ReplyEvent]) -> None:
-        """Flush everything that is buffered, in order."""
+        """Flush all buffered output, in order."""
         self._hold.close(out)

@@ -1,6 +1,6 @@
 """The calls that a request allows, and how a call is forced: by a schema, a structural tag, a grammar or a prefill.
 
-Nothing here is specific to one format. The text around a call's arguments is obtained from `statemachine.write`
+This package is independent of the formats. It obtains the text around a call's arguments from `statemachine.write`
 (`call_frames`); the arguments follow the tool's JSON Schema, reduced to the subset that engines enforce
 (`schemas.portable`). The parser can read every output that a constraint allows.
 """

@@ -1,7 +1,8 @@
-"""Frames of calls: the text that a format writes around a call's arguments, found by writing a sample call.
+"""Frames of calls: the text that a format writes around a call's arguments, determined by writing a sample call.
 
-Inside the frame, a JSON body contains an object, and marked parameters are written one after the other. Expressions,
-and arguments in a JSON string, are left to the model, up to the text that ends them.
+A frame with a JSON body contains an object; a frame with marked parameters contains them one after the other.
+Expressions, and arguments in a JSON string, are not constrained: the model writes them freely, up to the text that ends
+them.
 """
 
 import json
@@ -100,8 +101,8 @@ def _around(form: Format, name: str) -> tuple[str, str, Inside]:
 
 
 def _trigger(form: Format, lead: str, begin: str) -> str:
-    """Return the first marker if it is distinctive, or everything before the name; if that is too short, everything
-    before the arguments.
+    """Return the first marker if it is distinctive. Otherwise, return the text before the name or, if that is too
+    short, the text before the arguments.
     """
     if form.anchor is Anchor.ANYWHERE:
         for marker in _markers(form, form.variants[0]):
@@ -111,7 +112,7 @@ def _trigger(form: Format, lead: str, begin: str) -> str:
 
 
 def _markers(form: Format, variant: Variant) -> Iterator[str]:
-    if isinstance(variant.body, MessageBody):  # this format's opener begins text messages too
+    if isinstance(variant.body, MessageBody):  # this format's opener begins text messages as well
         return
     for marker in (form.around, form.around_each, *form.openers[:1]):
         if marker and "{tool}" not in marker:

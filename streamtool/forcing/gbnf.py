@@ -3,9 +3,9 @@ r"""Portable JSON Schema as the rules of a grammar in GBNF, the grammar notation
     {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     ⇒  "{" ws "\"x\":" ws integer ws "}"
 
-Members are written in the order of the schema; optional ones may be omitted. An object with named members may not have
-any others. Limits on objects, arrays and strings are enforced as far as a grammar can express them; `pattern`, `format`
-and numeric ranges cannot be expressed.
+Members are written in the order of the schema; optional members may be omitted. An object with named members may not
+have any others. Limits on objects, arrays and strings are enforced as far as a grammar can express them; `pattern`,
+`format` and numeric ranges cannot be expressed.
 
 A schema comes from the caller, so its depth, the number of its nodes and the total size of the rules are bounded. A
 schema that exceeds a bound raises `GrammarTooLargeError`.
@@ -119,7 +119,7 @@ class GbnfRules:
 
 
 class SchemaConverter:
-    """Converts one tool's portable schema to rules."""
+    """A converter from one tool's portable schema to rules."""
 
     __slots__ = ("_known", "_rules", "_walker")
 
@@ -210,7 +210,7 @@ class SchemaConverter:
             (f"{literal(json.dumps(str(key), ensure_ascii=False) + ':')} {ws} {self.value(value, depth + 1)}", key)
             for key, value in properties.items()
         ]
-        # Commas depend on which members are written. Built from the last member to the first:
+        # Commas depend on which members are written. The rules are built from the last member to the first:
         #
         #     start(i) = member(i) rest(i+1)              ; member i is the first one written
         #     rest(i)  = "," member(i) rest(i+1)          ; required member
@@ -243,7 +243,7 @@ class SchemaConverter:
 
 
 def _count(schema: Schema, key: str) -> int | None:
-    """Return a count from the schema if it is small enough to be enforced; otherwise None."""
+    """Return a count from the schema, or None if it is missing or too large to be enforced."""
     value: int | None = schema.get(key)
     return value if value is not None and value <= _MAX_COUNT else None
 
@@ -258,11 +258,11 @@ def text_until(rules: GbnfRules, ends: Mapping[str, str], *, line: bool = False,
     """Add rules for free text that contains none of the strings in `ends` except at its end. Return the first rule's
     name.
 
-    `ends` maps each string to the grammar element that follows it; with "" among them, the text may also stop anywhere.
-    With `line`, these strings count only at the start of a line, and the text begins at one. The strings in `never`
-    must not occur at all.
+    `ends` maps each string to the grammar element that follows it. If "" is one of the strings, the text may stop
+    anywhere. With `line`, the strings count only at the start of a line, and the text itself begins at the start of a
+    line. The strings in `never` must not occur at all.
     """
-    # GBNF has no negation, so the rules form an automaton. A state is the part of some word that has just been read:
+    # GBNF has no negation, so the rules form an automaton. A state is the beginning of a word that has just been read:
     #
     #     state = [ ends[""] ] / char ends[word] / char other-state / any-other-char start
     #

@@ -1,10 +1,10 @@
 """A GBNF grammar for llama.cpp: calls to these tools in this format, with or without free text before them.
 
-A call is the text that the format writes around the arguments, and the arguments themselves. These are JSON that
-follows the tool's schema, or marked parameters one after the other (if the tool declares none: parameters with any
+A call consists of the arguments and the text that the format writes around them. The arguments are JSON that follows
+the tool's schema, or marked parameters one after the other (if the tool declares no parameters: parameters with any
 name, or one JSON object). Arguments of any other kind are free text up to the text that ends them. Text may precede the
-calls unless a call is forced; nothing may follow them. If the server applies the grammar only from a trigger on, the
-grammar begins at the trigger, too (`lazy`).
+calls unless a call is forced; nothing may follow them. If the server applies the grammar only after a trigger (`lazy`),
+the grammar begins with the trigger.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,9 +43,11 @@ _MAX_TRIGGERS: Final = 4000
 def call_grammar(
     tools: Sequence[Tool], format: str, *, forced: bool, parallel: bool, lazy: bool
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Return the grammar and its triggers (empty if it applies from the beginning); None if the grammar is too large.
+    """Return the grammar and its triggers (empty if it applies from the beginning), or None if the grammar is too
+    large.
 
-    If a tool's schema is too large, any object is accepted as its arguments. `lazy` only matters if no call is forced.
+    If a tool's schema is too large, any object is accepted as its arguments. `lazy` has an effect only if no call is
+    forced.
     """
     made = _grammar(tools, format, forced=forced, parallel=parallel, lazy=lazy)
     return made or _grammar(
@@ -102,7 +104,7 @@ def _inner(rules: GbnfRules, format: str, tool: Tool, around: CallFrame) -> str:
 
 
 class _MarkedParameters:
-    """Marked parameters in the order of the schema; optional ones may be omitted."""
+    """The rules for marked parameters, which are in the order of the schema; optional ones may be omitted."""
 
     __slots__ = ("_between", "_body", "_close", "_converter", "_form", "_rules", "_texts")
 
@@ -139,8 +141,8 @@ class _MarkedParameters:
         return f"( {whole} | ( {more} )* ) {self._between}".rstrip()
 
     def _ways(self, key: str | None, schema: Schema) -> Iterator[str]:
-        """Yield the ways to write one parameter (None: with any name): raw text if it may be a string, JSON for other
-        types.
+        """Yield the ways to write the parameter `key` (None stands for any name): raw text if it may be a string, JSON
+        for other types.
         """
         found = self._converter.resolve(schema)
         types = self._converter.types(found)

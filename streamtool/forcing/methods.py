@@ -1,8 +1,8 @@
 """Methods of forcing a call: by the prompt alone, or by the strongest method that the upstream supports.
 
-A call is forced when the client's tool choice demands one. Two methods, a structural tag and a grammar, are used even
-if the tool choice is free, since they leave text unconstrained and only make arguments follow their schema. No method
-changes the tool prompt: each is a field in the request, or the beginning of the reply. The prompt therefore remains a
+A call is forced when the client's tool choice demands one. Two methods, structural tags and grammars, are used even if
+the tool choice is free, since they leave text unconstrained and only make arguments follow their schema. No method
+changes the tool prompt: each adds a field to the request, or the beginning of the reply. The prompt therefore remains a
 prefix of the next one.
 """
 
@@ -19,7 +19,7 @@ from streamtool.schemas.portable import without_schema
 from streamtool.settings import ModelSettings
 
 ForcingChoice = ForcingMethod | Literal["prompt"]
-"""`prompt`: by the prompt alone."""
+"""A method of forcing a call; `prompt` means that only the prompt demands it."""
 _FREE_TEXT_METHODS: Final = frozenset(("structural_tag", "grammar"))
 """Methods that leave text unconstrained."""
 _CLIENT_CONSTRAINTS: Final = frozenset(
@@ -35,7 +35,9 @@ def can_force(method: ForcingSetting, protocol: str) -> bool:
 
 
 def forcing_method_for(conversation: Conversation, model: ModelSettings, protocol: str) -> ForcingChoice | None:
-    """Return the method that forces a call for this request; `prompt`: the prompt alone; None: nothing is forced."""
+    """Return the method that forces a call for this request: `prompt` if only the prompt demands it, or None if no
+    method applies.
+    """
     mode = conversation.choice.mode
     if not conversation.tools or mode == "none":
         return None
@@ -51,7 +53,7 @@ def forcing_method_for(conversation: Conversation, model: ModelSettings, protoco
 def forcing_for(
     conversation: Conversation, method: ForcingMethod, format: str, protocol: str, *, simple: bool = False
 ) -> Forcing | None:
-    """Return a constraint that makes the model write an allowed call; None if the method cannot express one.
+    """Return a constraint that makes the model write an allowed call, or None if the method cannot express that.
 
     With `simple`, any object is accepted as the arguments.
     """

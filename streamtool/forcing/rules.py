@@ -1,7 +1,7 @@
 """The rules for one request, determined once: which calls may pass, how many, and in which form.
 
-They depend only on the conversation and the settings. Stages consult them for every call, but not for every delta of
-text or arguments.
+The rules depend only on the conversation and the settings. The filters' stages consult them for every call, but not for
+every delta of text or arguments.
 """
 
 import re
@@ -35,7 +35,7 @@ class CallableTools:
     schemas: Mapping[str, Mapping[str, Json]]
     """JSON Schema of the arguments, by tool name."""
     aliases: Mapping[str, str] = field(factory=dict)
-    """Full names of grouped tools (`namespace`), by their short names, as far as these are unambiguous."""
+    """Full names of grouped tools (`namespace`), keyed by their short names; ambiguous short names are omitted."""
     complete: frozenset[str] = frozenset()
     """Tools whose calls are emitted only once their arguments are complete."""
     custom: frozenset[str] = frozenset()
@@ -57,7 +57,7 @@ class RefusalRules:
     wrong.
     """
     phrases: Phrases | None = None
-    """Phrases that mark a denial or an announcement; None: the built-in ones."""
+    """Phrases that indicate a denial or an announcement, or None for the built-in ones."""
 
 
 @frozen
@@ -70,7 +70,7 @@ class TextRules:
     max_buffered: int = 256 * 1024
     """Maximum number of characters of text to buffer."""
     requires_answer: bool = False
-    """Whether a reply that contains only reasoning is rejected; used only with a free tool choice."""
+    """Whether a reply that contains only reasoning is rejected; set only if the tool choice is free."""
     form: AnswerForm | None = None
     """The required form of an answer. The answer is buffered until it is complete, and rejected if its form is
     wrong.
@@ -85,7 +85,7 @@ class Rules:
 
     tools: CallableTools
     native: bool = False
-    """Whether the upstream gets the tools natively and is itself responsible for calls and the tool choice."""
+    """Whether the upstream receives the tools natively and is itself responsible for calls and the tool choice."""
     forbidden: bool = False
     """Whether calls are discarded (tool choice `none`)."""
     forced: bool = False
@@ -101,7 +101,7 @@ class Rules:
     truncated: Literal["reason", "error"] = "reason"
     """How a reply that was truncated inside a call ends: with a finish reason, or with an error."""
     answer_due: bool = False
-    """Whether an empty reply is rejected because the client expects a reaction to a tool result."""
+    """Whether an empty reply is rejected because a tool result calls for a reply."""
     refusals: RefusalRules = RefusalRules()
     text: TextRules = TextRules()
 
@@ -114,10 +114,10 @@ class Rules:
 
 
 class AnyName(dict[str, Mapping[str, Json]]):
-    """A mapping of tools that contains every name, except for variant spellings of a known name."""
+    """A mapping of tools that claims to contain every name except variant spellings of a known name."""
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a call with this name is to be delivered under it."""
+        """Return whether a call with this name is to be delivered under this very name."""
         known = {tool.lower() for tool in self}
         return super().__contains__(name) or str(name).removeprefix("functions.").lower() not in known
 
@@ -130,10 +130,11 @@ def rules_for(
     one_object: bool = False,
     phrases: Phrases | None = None,
 ) -> Rules:
-    """Return the rules for this conversation. If the request has no tools, the ones named in its history may be called.
+    """Return the rules for this conversation. If the request offers no tools, the tools named in its history may be
+    called.
 
-    `native`: the upstream gets the tools natively. `one_object`: the entire reply, including reasoning, must be one
-    object.
+    `native` means that the upstream receives the tools natively, `one_object` that the entire reply, including
+    reasoning, must be one object.
     """
     choice = conversation.choice
     offered = bool(conversation.tools)
@@ -171,8 +172,8 @@ def rules_for(
 
 
 def _required_answer_form(conversation: Conversation, settings: Settings) -> AnswerForm | None:
-    """Return the form that an answer has to be checked for. The upstream cannot enforce it, because calls are text
-    too.
+    """Return the form that an answer must have, or None if the form is not checked. The upstream cannot enforce it,
+    because calls are text too.
     """
     output = conversation.options.output
     emulated = conversation.tools or conversation.has_tool_history

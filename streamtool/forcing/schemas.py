@@ -2,7 +2,7 @@
 
 The JSON Schema describes a reply that is a single call, written as one JSON object. The keys are the taught format's
 own if it writes a call as one object, otherwise `name` and `arguments`. Several tools are alternatives, each with its
-own arguments; schemas that they refer to are in `$defs`.
+own arguments; the schemas that they refer to are in `$defs`.
 
 The structural tag (vLLM, SGLang) allows free text until a trigger, then a call whose arguments conform to their schema.
 Both servers pass it to xgrammar in the form `{"type": "structural_tag", "format": …}`; the older form, `structures` and

@@ -1,4 +1,4 @@
-"""HTTP interface of the inspector: one page and its data. The page does not contact any other host.
+"""The HTTP interface of the inspector: one page and its data. The page does not contact any other host.
 
     /inspect                          the page; its styles and scripts are below this path
     /inspect/exchanges                the list of exchanges
@@ -6,14 +6,14 @@
     /inspect/exchanges/ID/prompt      the prompt of each attempt, with marks
     /inspect/exchanges/ID/requests    the request as received, and as sent to the upstream
     /inspect/exchanges/ID/bytes       the bytes sent to the client
-    /inspect/exchanges/ID/case        a conformance case; `parser=N`
+    /inspect/exchanges/ID/case        a conformance case for one parser (`parser=N`)
     /inspect/exchanges/ID/recording   the exchange as a recording
     /inspect/events                   changes to the list, as Server-Sent Events
     /inspect/parse                    parse the posted text (POST)
     /inspect/formats                  the table of formats
     /inspect/example                  the initial state of the playground
 
-The page itself contains no data. Everything else requires a client key or, if no keys are configured, a request from
+The page itself contains no data. All other paths require a client key or, if no keys are configured, a request from
 this machine. Text is shown only if the setting `contents` allows it; otherwise its characters are replaced by dots.
 """
 
@@ -56,7 +56,7 @@ PAGE: Final[Mapping[str, tuple[str, str]]] = {
         for name in ("main", "api", "dom", "list", "exchange", "picture", "details", "playground")
     },
 }
-"""Files of the page and their content types, by the last part of the path."""
+"""The page's files and their content types, by the last part of the path."""
 POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -71,7 +71,7 @@ HEADERS: Final = (
 POLL_INTERVAL: Final = 0.25
 """Seconds between two checks for changes."""
 KEEPALIVE_INTERVAL: Final = 15.0
-"""Seconds without events before a comment is sent."""
+"""Seconds without events before a keep-alive comment is sent."""
 MAX_WATCHERS: Final = 32
 """Maximum number of open event streams."""
 FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"))
@@ -79,7 +79,7 @@ FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"
 
 
 class Inspector:
-    """ASGI app for `/inspect` and the paths below it.
+    """An ASGI app for `/inspect` and the paths below it.
 
     `closing` returns whether the server is about to stop. `example` is the initial state of the playground, with the
     keys `text`, `tools`, `formats` and `cut`.
@@ -121,7 +121,7 @@ class Inspector:
         rest = route_path(scope)[len(PATH) :].strip("/")
         wanted = "POST" if rest == "parse" else "GET"
         if scope["method"] not in (wanted, "HEAD"):
-            raise MethodError(f"{PATH}/{rest} takes {wanted}, not {scope['method']}")
+            raise MethodError(f"{PATH}/{rest} accepts {wanted}, not {scope['method']}")
         if rest in PAGE:
             name, kind = PAGE[rest]
             await _send(send, files("streamtool.inspector").joinpath("page", name).read_bytes(), kind)
@@ -149,7 +149,7 @@ class Inspector:
         forwarded = any(name.lower() in FORWARDED for name, _ in scope["headers"])
         if forwarded or not client or not _is_loopback(client[0]):
             raise ForbiddenError(
-                "without client_keys, the inspector is available only on this machine and without a reverse proxy"
+                "without client_keys, the inspector is available only on this machine, and not through a reverse proxy"
             )
 
     def _data_at(self, rest: str, query: Mapping[str, list[str]]) -> Json | bytes:

@@ -1,4 +1,4 @@
-"""Exports an exchange as a conformance case (`tests/formats/*.md`) or its request as a curl command."""
+"""Export of an exchange as a conformance case (`tests/formats/*.md`), or of its request as a curl command."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ from streamtool.inspector.timeline import parser_with_ledger
 
 UNTOUCHED: Final = "text"
 FENCE: Final = "~~~~"
-"""Shortest fence around a block."""
+"""The shortest fence around a block."""
 SAME_KIND: Final = {statemachine.TextDelta: "text", statemachine.ReasoningDelta: "reasoning"}
 
 
@@ -33,7 +33,7 @@ def case(text: str, made_with: Mapping[str, Json], *, title: str, reason: str | 
 
 
 def block_of(text: str) -> tuple[str, str]:
-    """Return the text as block contents, escaped if necessary, and the name of the block."""
+    """Return the text as a block's contents, escaped if necessary, and the block's name."""
     if not any(char != "\n" and _special(char) for char in text):
         return text, "text"
     named = {"\\": "\\\\", "\r": "\\r", "\t": "\\t", "\n": "\n"}

@@ -1,4 +1,4 @@
-"""Playground: parses text that the user enters."""
+"""The playground, which parses text that the user enters."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -9,7 +9,7 @@ from streamtool.core.json_value import Json
 from streamtool.inspector.timeline import ReplyTimeline
 
 PACE: Final = 0.04
-"""Seconds between two pieces, as from a model that emits 25 pieces per second."""
+"""Seconds between pieces: the pace of a model that emits 25 pieces per second."""
 MAX_TEXT: Final = 512 * 1024
 """Maximum length of the text, in characters."""
 MAX_PIECES: Final = 50_000
@@ -23,7 +23,7 @@ def play(asked: Json) -> Json:
     `formats` is a list of names, or null for the default formats. Raises RequestError.
     """
     if not isinstance(asked, Mapping) or not isinstance(asked.get("text"), str):
-        raise RequestError("send an object with a `text`", param="text")
+        raise RequestError("send an object that contains `text`", param="text")
     text, cut = asked["text"], asked.get("cut", 4)
     if len(text) > MAX_TEXT:
         raise RequestError(f"the text has {len(text)} characters; the limit is {MAX_TEXT}", param="text")
@@ -44,7 +44,7 @@ def parser_of(asked: Mapping[str, Json]) -> statemachine.Parser:
     if formats is not None and not (isinstance(formats, list) and all(isinstance(name, str) for name in formats)):
         raise RequestError("`formats` must be a list of names, or null", param="formats")
     if not isinstance(tools, list | Mapping | None):
-        raise RequestError("`tools` must be a list of tools, an object of schemas by name, or null", param="tools")
+        raise RequestError("`tools` must be a list of tools, an object with schemas by name, or null", param="tools")
     try:
         return statemachine.Parser(
             tools,

@@ -1,7 +1,7 @@
-"""The prompt of an attempt as text, with marks for the parts that streamtool added, and its overlap with earlier
+"""The prompt of an attempt as text, with marks for the parts that streamtool added, and its common prefix with earlier
 prompts.
 
-Everything is derived from request bodies, in any protocol, so it also works for recordings.
+All of this is derived from request bodies, in any protocol, so it works for recordings too.
 """
 
 import re
@@ -18,11 +18,11 @@ from streamtool.protocols.shared.wire import encode
 SYSTEM: Final = ("system", "instructions", "systemInstruction", "system_instruction")
 """Keys for system prompts that are not messages."""
 LONG_ENOUGH: Final = 2
-"""Minimum length of a client's text, in characters, for it to be searched for in the prompt."""
+"""Minimum length, in characters, of a client's text that is searched for in the prompt."""
 
 
 Prompt = Sequence[tuple[str, str]]
-"""Role and text of each message."""
+"""The role and text of each message."""
 
 
 @define
@@ -80,7 +80,7 @@ def _json(value: Json) -> str:
 
 
 def prompt(body: Json, request: Json, *, format: str, frame: str) -> list[PromptMessage]:
-    """Return the prompt of an attempt (`body`), with marks for everything that is not in the client's `request`."""
+    """Return the prompt of an attempt (`body`), with marks for all text that is not in the client's `request`."""
     given = [(role, text) for role, text in messages_of(request) if role not in ("assistant", "tool")]
     frames = frames_of(frame)
     found = messages_of(body)
@@ -131,7 +131,7 @@ def calls_in(text: str, format: str) -> list[tuple[int, int, str]]:
 def marks_of_additions(
     text: str, given: Iterable[tuple[str, str]], frames: "re.Pattern[str] | None", what: str
 ) -> list[tuple[int, int, str]]:
-    """Return marks for results and for text that the client did not send. `what` is the kind of the latter marks."""
+    """Return marks for results, and marks of the kind `what` for text that the client did not send."""
     theirs = _spans_of(text, [part for _, part in given])
     results = [(found.start(), found.end()) for found in frames.finditer(text)] if frames else []
     marks = [(start, end, "result") for start, end in results]
@@ -187,8 +187,8 @@ def size(messages: Prompt) -> int:
 
 
 def best_before(later: Prompt, earlier: Iterable[tuple[str, Prompt]]) -> Json:
-    """Return the earlier prompt with the longest common prefix as `{"id", "kept", "of"}`, or None if no prompt has a
-    common prefix. `kept` is the length of the prefix and `of` the length of the later prompt.
+    """Return the earlier prompt that has the longest common prefix with the later one, as `{"id", "kept", "of"}`, or
+    None if none has a common prefix. `kept` is the length of the prefix, and `of` the length of the later prompt.
     """
     found = [(common_prefix(messages, later), id) for id, messages in earlier]
     kept, id = max(found, default=(0, ""), key=lambda one: one[0])
@@ -198,8 +198,8 @@ def best_before(later: Prompt, earlier: Iterable[tuple[str, Prompt]]) -> Json:
 def last_prompts(
     exchanges: Iterable[tuple[str, Iterator[Mapping[str, Json]]]],
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Yield the id of each exchange and its last prompt, including the reply, because the next turn may contain
-    both.
+    """Yield the id of each exchange and its last prompt, followed by the reply, because the next turn's prompt may
+    contain both.
     """
     for id, lines in exchanges:
         body: Json = None
@@ -214,5 +214,5 @@ def last_prompts(
 
 
 def removed_characters(earlier: Prompt, later: Prompt) -> int:
-    """Return how many characters of the earlier prompt are not in the common prefix."""
+    """Return the number of characters of the earlier prompt that are not in the common prefix."""
     return size(earlier) - common_prefix(earlier, later)

@@ -12,7 +12,7 @@ from streamtool.observe.summary import summary
 
 
 class RecordedExchanges:
-    """Recordings from the given files and folders. Raises SettingsError if a name leads to no recording."""
+    """The recordings in the given files and folders. Raises SettingsError if a file or folder contains no recording."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._ids: dict[Path, str] = {}

@@ -1,4 +1,4 @@
-"""Timeline of an exchange: the model's deltas, and when the client received them.
+"""The timeline of an exchange: the model's deltas, and when the client received them.
 
 It is created from the lines of a recording (`observe.lines`). There is a timeline for each parser of the exchange: one
 per choice and attempt. The parser is run again with a ledger, because the lines do not record the kind of each
@@ -33,7 +33,7 @@ VISIBLE: Final = {"text": "text_delta", "reasoning": "reasoning_delta"}
 
 
 class ReplyTimeline:
-    """Timeline of one `parser`, which must be new and have a ledger; None means that all text is passed through."""
+    """The timeline of one `parser`, which must be new and have a ledger. If it is None, all text is passed through."""
 
     def __init__(self, number: int, choice: int, attempt: int, parser: statemachine.Parser | None) -> None:
         self.number = number
@@ -47,7 +47,7 @@ class ReplyTimeline:
         """For each step, the end of the text that had been released by then."""
         self.sent: list[list[Json]] = []
         self.waits = ""
-        """Why text is waiting outside the parser; empty if none is."""
+        """The reason why text is waiting outside the parser; empty if none is waiting."""
         self.quoted: list[str] = []
         self.rejected: str | None = None
 
@@ -80,7 +80,7 @@ class ReplyTimeline:
             self.receive(step[0], received_events(found))
 
     def wait(self, why: str) -> None:
-        """Record why text is waiting outside the parser from now on; "" means that none is."""
+        """Record the reason why text is waiting outside the parser from now on; "" means that none is waiting."""
         self.waits = why
         if self._steps:
             self._steps[-1][6] = why
@@ -161,8 +161,8 @@ class ReplyTimeline:
         return found
 
     def _late(self, spans: Sequence[tuple[int, int, str]]) -> dict[str, "SendLookup"]:
-        """Return a lookup of the sending step of each character, by visible kind. Only kinds that were sent unchanged
-        are included.
+        """Return, for each visible kind, a lookup of the step in which each character was sent. Kinds whose text was
+        changed before it was sent are omitted.
         """
         texts = self._text if self._parser is None else _texts(self._events, statemachine.TextDelta)
         emitted = {
@@ -188,7 +188,7 @@ def _texts(
 
 
 class SendLookup:
-    """Lookup of the step in which the client received each character of one kind."""
+    """A lookup of the step in which the client received each character of one kind."""
 
     def __init__(
         self, places: Sequence[tuple[int, int]], pieces: Sequence[tuple[int, str]], steps: Sequence[Sequence[Json]]
@@ -212,7 +212,9 @@ class SendLookup:
         self._starts = [step[1] for step in steps]
 
     def __call__(self, at: int) -> tuple[int | None, str]:
-        """Return the step in which this character was sent (None: never), and why it waited outside the parser."""
+        """Return the step in which this character was sent, or None if it never was, and why it waited outside the
+        parser.
+        """
         place = bisect_right(self._places, at) - 1
         number = self._before[place] + at - self._places[place]
         event = bisect_right(self._reach, number)
@@ -222,7 +224,7 @@ class SendLookup:
 
 
 def received_events(events: Sequence[statemachine.Event]) -> list[Json]:
-    """Return what a client would receive for these events if they were not filtered any further."""
+    """Return the events that a client would receive for these parser events if they were not filtered any further."""
     found: list[Json] = []
     for event in events:
         match event:

@@ -1,4 +1,4 @@
-"""Views of an exchange, created from the lines of its recording."""
+"""The views of an exchange, created from the lines of its recording."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -18,12 +18,12 @@ from streamtool.protocols.shared.wire import encode
 from streamtool.protocols.table import PATHS
 
 DOT: Final = "·"
-"""Replacement for a character that must not be shown."""
+"""The replacement for a character that must not be shown."""
 Query = Mapping[str, list[str]]
 
 
 class Exchanges(Protocol):
-    """Source of exchanges."""
+    """A source of exchanges."""
 
     def versions(self) -> Mapping[str, int]: ...
     def summary(self, id: str, /) -> Json: ...
@@ -41,7 +41,7 @@ def timeline(kept: Exchanges, id: str, _: Query) -> Json:
 
 
 def prompts(kept: Exchanges, id: str, _: Query) -> Json:
-    """Return the marked prompt of each attempt, and the earlier prompt with the longest common prefix."""
+    """Return the marked prompt of each attempt, and the earlier prompt that has the longest common prefix with it."""
     lines = list(kept.lines(id))
     asked = _first(lines)
     frame, request = asked.get("frame", "default"), asked.get("request")
@@ -131,7 +131,7 @@ VIEWS: Final[Mapping[str, Callable[[Exchanges, str, Query], Json]]] = {
     "case": as_case,
     "recording": recording,
 }
-"""Views by the part of the path after the id."""
+"""The views, by the part of the path after the id."""
 
 
 @cache

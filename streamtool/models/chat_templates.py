@@ -1,9 +1,10 @@
-"""Properties of a model found in its chat template: the format that it was trained on, and reasoning that the prompt
-opens.
+"""Properties of a model that its chat template reveals: the format that the model was trained on, and whether the
+prompt opens reasoning.
 
-A template writes past calls, and often explains how to call, so it contains the markers of its format. The table lists
-these markers. It is read from top to bottom, and the first row whose markers all occur in the template wins. A format
-whose markers are special tokens is recognized, and calls in it are then parsed, but it is not taught (`families`).
+A template writes past calls, and often explains how to write a call, so it contains the markers of the model's format.
+The table lists these markers. It is read from top to bottom, and the first row whose markers all occur in the template
+wins. A format whose markers are special tokens is recognized, and calls in it are then parsed, but it is not taught
+(`families`).
 
 Sources: the templates collected in llama.cpp (`models/templates`), templates in GGUF files, and Ollama's templates.
 """
@@ -86,17 +87,17 @@ class Recognised:
     """Properties recognized in a template."""
 
     format: str | None = None
-    """The format that the model was trained on; None if it was not recognized."""
+    """The format that the model was trained on, or None if it was not recognized."""
     mark: str = ""
     """The marker that identified the format."""
     opener: str = ""
-    """The reasoning opener that the prompt leaves unclosed; "" if none is known."""
+    """The reasoning opener that the prompt leaves unclosed, or "" if none is known."""
     opener_on_request: str = ""
     """The reasoning opener that the prompt leaves unclosed if the request asks for reasoning."""
 
     @property
     def taught(self) -> str | None:
-        """The format to teach: the model's own if it consists of ordinary text, otherwise `tool_call`; None if no
+        """The format to teach: the model's own if it consists of ordinary text, otherwise `tool_call`. None if no
         format was recognized.
         """
         if self.format is None:

@@ -1,9 +1,10 @@
 """Defaults by model name: the taught format, formats to listen for, the reasoning opener, and known quirks.
 
-The table is small and read from top to bottom. The first row that matches wins, and a model of an unknown family is
-taught `tool_call`. A future version is assumed to write the same format as the newest known one. Patterns match the
-last part of the name, so `name` matches `org/Name-7B-Instruct-GGUF` and `name:tag`. Letter case is ignored, `_` is
-treated as `-`, and a match must not be part of a longer word. Settings and model rules override these defaults.
+The table is small and is searched from top to bottom. The first row that matches wins, and a model of an unknown family
+is taught `tool_call`. Future versions of a model are assumed to write the same format as the newest known version.
+Patterns match the last part of the name, so `name` matches `org/Name-7B-Instruct-GGUF` and `name:tag`. Letter case is
+ignored, `_` is treated as `-`, and a match must not be part of a longer word. Settings and model rules override these
+defaults.
 
 A family is taught its own format only if the format consists of ordinary text. A marker that is a special token of the
 model's tokenizer may be stripped by the server that runs the model, so a format with such markers is recognized but not
@@ -34,13 +35,13 @@ class Family:
     listen: tuple[str, ...] = ()
     """Formats that are recognized for this family although they are off by default."""
     calls_in_reasoning: bool = False
-    """Whether its models write calls inside reasoning that they never close."""
+    """Whether the family's models write calls inside reasoning that they never close."""
     reasoning: str = "<think>"
-    """Its reasoning opener. A name does not reveal whether the prompt already contains the opener."""
+    """The reasoning opener. A model's name does not reveal whether the prompt already contains the opener."""
     system_role: bool = True
-    """Whether its chat template accepts a system message."""
+    """Whether the chat template accepts a system message."""
     roles: Roles = "strict"
-    """`free`: it accepts system messages anywhere, and several messages of one role in a row."""
+    """With `free`, the chat template accepts system messages anywhere, and consecutive messages of the same role."""
 
 
 UNKNOWN = Family("")
@@ -114,11 +115,11 @@ PLAIN = ("[TOOL_CALL]",)
 """Markers that look like control tokens but are ordinary text: MiniMax M2 has no such token."""
 
 REGISTERED = ("<start_function_call>", "<end_function_call>", "<escape>")
-"""Tokens that look like ordinary tags, but are special tokens in every model that writes them."""
+"""Tokens that look like ordinary tags but are special tokens in every model that writes them."""
 
 
 def special_tokens(form: Format) -> tuple[str, ...]:
-    """Return the special tokens that the format itself writes in a call; () if it writes only ordinary text."""
+    """Return the special tokens that the format itself writes in a call, or () if it writes only ordinary text."""
     pieces = [
         piece for marker in written_markers(form) for piece in re.split(r"\{(?:\*|word)\}", marker) if is_special(piece)
     ]
@@ -165,5 +166,5 @@ def name_rule_markers(head: NameRule) -> Iterator[str]:
 
 
 def is_teachable(name: str) -> bool:
-    """Return whether everything that a model has to write in this format is ordinary text."""
+    """Return whether all text that a model has to write in this format is ordinary text, without special tokens."""
     return not special_tokens(FORMATS[name])

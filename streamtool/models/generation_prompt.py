@@ -1,13 +1,13 @@
-"""Reasoning that a chat template opens at the end of the prompt, so that the model continues inside it.
+"""Detection of reasoning that a chat template opens at the end of the prompt, so that the model continues inside it.
 
-A template is a program, but it is not run, since it may come from an untrusted server. Only its end is examined, from
-the last occurrence of `add_generation_prompt`. That part consists of a few literals under conditions on variables that
-a request rarely sets, so it is evaluated branch by branch. A condition is true, false or undecidable; if an undecidable
-condition affects the result, reasoning is taken to be closed.
+A template is a program, but it is not executed, since it may come from an untrusted server. Only its end is examined,
+from the last occurrence of `add_generation_prompt`. That part consists of a few literals under conditions on variables
+that a request rarely sets, so it is evaluated branch by branch. A condition is true, false or undecidable; if an
+undecidable condition affects the result, reasoning is taken to be closed.
 
-Ollama's templates are written in Go's template language, and their conditions examine the messages. For these, the last
-literal counts, unless the template supports thinking: in that case, Ollama itself separates the reasoning from the
-reply.
+Ollama's templates are written in Go's template language, and their conditions examine the messages. For these
+templates, the last literal decides, unless the template supports thinking: in that case, Ollama itself separates the
+reasoning from the reply.
 """
 
 import ast
@@ -30,7 +30,7 @@ OPENERS = tuple(
 )
 """Reasoning openers, longest first."""
 BY_MACRO: Mapping[str, str] = {"open_tag('think' if thinking": "<|open|>think<|sep|>"}
-"""Macros that write an opener without a literal (Kimi K3), and these openers."""
+"""Macro calls that write an opener without a literal (Kimi K3), and the openers that they write."""
 THINKS = ("enable_thinking", "thinking")
 """Variables that request reasoning. A template that does not set them treats them as false."""
 
@@ -54,10 +54,10 @@ _WORDS: Mapping[str, TemplateValue] = {"true": True, "false": False, "none": Non
 
 
 def open_reasoning(template: str, *, thinking: bool | None = None) -> str:
-    """Return the reasoning opener that the prompt leaves unclosed, such as `<think>`; "" if none is known.
+    """Return the reasoning opener that the prompt leaves unclosed, such as `<think>`, or "" if none is known.
 
-    `thinking` is the request's setting for reasoning, or None if it has no such setting. With False, no reasoning is
-    open.
+    `thinking` is the request's setting for reasoning, or None if it has no such setting. If it is False, no reasoning
+    is open.
     """
     if thinking is False:
         return ""
@@ -74,14 +74,14 @@ def open_reasoning(template: str, *, thinking: bool | None = None) -> str:
 
 
 def open_reasoning_in_go(template: str) -> str:
-    """Return the reasoning opener that a template in Go's template language leaves unclosed; "" if none is known."""
+    """Return the reasoning opener that a template in Go's template language leaves unclosed, or "" if none is known."""
     if _GO_THINKS.search(template):
         return ""
     return last_opener(_GO_ENDS.sub("", template[-_MAX_ENDING:]))
 
 
 def last_opener(prompt: str) -> str:
-    """Return the reasoning opener at the end of a prompt; "" if it does not end with one."""
+    """Return the reasoning opener at the end of a prompt, or "" if the prompt does not end with one."""
     text = prompt.rstrip()
     return next((opener for opener in OPENERS if text.endswith(opener)), "")
 
@@ -101,7 +101,7 @@ def template_variables(template: str, thinking: bool | None) -> dict[str, Templa
 
 
 def literal_value(word: str) -> TemplateValue:
-    """Return the value of a literal; None for `none`, and for anything that is not a literal."""
+    """Return the value of a literal, or None for `none` and for anything that is not a literal."""
     if word[0] not in "'\"":
         return _WORDS.get(word.lower())
     try:
@@ -112,14 +112,14 @@ def literal_value(word: str) -> TemplateValue:
 
 @define
 class EndingEvaluator:
-    """Evaluates the end of a template, branch by branch."""
+    """An evaluator for the end of a template; it works branch by branch."""
 
     variables: Mapping[str, TemplateValue]
     branches: list[tuple[bool | None, bool | None]] = field(factory=list)
-    """For each open condition: whether the current branch is taken, and whether this one or an earlier one is."""
+    """For each open condition: whether the current branch is taken, and whether the current or an earlier branch is."""
 
     def read(self, template: str) -> str:
-        """Return the text that the template writes before its first condition closes; "" if that is undecidable."""
+        """Return the text that the template writes before its first condition closes, or "" if that is undecidable."""
         written: list[str] = []
         for node in _NODE.finditer(template):
             word, rest, expression, text = node.groups()
@@ -134,7 +134,7 @@ class EndingEvaluator:
         return "".join(written)
 
     def _taken(self) -> bool | None:
-        """Return whether the current branch is taken; None if that is undecidable."""
+        """Return whether the current branch is taken, or None if that is undecidable."""
         return all_of([taken for taken, _ in self.branches])
 
     def _statement(self, word: str, rest: str) -> None:
@@ -150,14 +150,14 @@ class EndingEvaluator:
             self.branches.pop()
 
     def _holds(self, condition: str) -> bool | None:
-        """Return whether a condition holds; None if that is undecidable."""
+        """Return whether a condition holds, or None if that is undecidable."""
         sides = condition.split(" or ")
         if len(sides) > 1:
             return negate(all_of([negate(self._holds(side)) for side in sides]))
         return all_of([self._term_holds(term.strip(" ()\n")) for term in condition.split(" and ")])
 
     def _term_holds(self, term: str) -> bool | None:
-        """Return whether a condition without `and` or `or` holds; None if that is undecidable."""
+        """Return whether a condition without `and` or `or` holds, or None if that is undecidable."""
         if term.startswith("not "):
             return negate(self._term_holds(term[4:].strip(" ()")))
         name, *test = term.split() or [""]
@@ -191,7 +191,7 @@ class EndingEvaluator:
 
 
 def all_of(states: Iterable[bool | None]) -> bool | None:
-    """Return whether all states are true; None if that is undecidable."""
+    """Return whether all states are true, or None if that is undecidable."""
     found = set(states)
     return False if False in found else None if None in found else True
 

@@ -1,12 +1,12 @@
-"""Log output for `debug`: one line per message, both as the client sent it and as the upstream gets it.
+"""Log output for `debug`: one line per message, both as the client sent it and as the upstream receives it.
 
     req_1: as received: m, stream, 2 messages, 1 tools: ping
     req_1: [0] system    | calls -    | ids -      | -      | 24 characters
     req_1: [1] user      | calls -    | ids call_1 | result | 4 characters
 
-The log records belong to the logger `streamtool.debug`, level DEBUG. If contents are allowed, each line shows the first
-characters of its message instead of their number, and the lines are followed by the complete prompt and the model's
-text, unchanged. Headers are never read.
+The log records belong to the logger `streamtool.debug`, level DEBUG. If the settings allow contents, each line shows
+the first characters of its message instead of their number, and the complete prompt and the model's text follow the
+lines, unchanged. Headers are never read.
 """
 
 import logging
@@ -20,9 +20,9 @@ from streamtool.observe.logs import printable
 
 _log = logging.getLogger("streamtool.debug")
 SHOWN = 60
-"""Maximum number of characters of a message to show on its line."""
+"""Maximum number of characters of a message that its line shows."""
 _MOST = 256 * 1024
-"""Maximum number of characters of the model's text to keep for the log."""
+"""Maximum number of characters of the model's text that are logged."""
 _NAMES = 50
 
 
@@ -32,7 +32,7 @@ def enabled() -> bool:
 
 
 class DebugListener:
-    """Listener that logs an exchange."""
+    """A listener that logs an exchange."""
 
     __slots__ = ("_contents", "_id", "_model_text", "_size")
 
@@ -58,7 +58,7 @@ class DebugListener:
         return choice
 
     def fed(self, fed: FedText, /) -> None:
-        """Keep the model's text, if it may be shown."""
+        """Collect the model's text, if the settings allow contents."""
         if self._contents and self._size < _MOST:
             self._model_text.append(fed[1])
             self._size += len(fed[1])
@@ -97,7 +97,9 @@ class DebugListener:
 
 
 def format_message(message: Message, *, contents: bool) -> str:
-    """Return a message as one line: role, calls, ids, other contents, and its text if contents are allowed."""
+    """Return a message as one line: its role, calls, ids, other contents, and its text (if not allowed, the text's
+    length).
+    """
     calls = [printable(call.name) for call in message.calls]
     ids = [printable(id) for id in (*(call.id for call in message.calls), *(result.id for result in message.results))]
     extra = [

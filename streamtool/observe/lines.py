@@ -1,16 +1,16 @@
-"""Events of an exchange as lines of plain values, for recordings and for the inspector.
+"""The events of an exchange as lines of plain values, for recordings and for the inspector.
 
 Each line is an object with a `type`; most include `seconds`, the time since the request:
 
-    exchange    what the client asked for (`request`), the protocols, models and versions
-    attempt     what was sent to the upstream (`body`)
+    exchange    the client's request (`request`), the protocols, models and versions
+    attempt     a request to the upstream (`body`)
     answer      the status of the upstream's response
-    parser      a new parser for a choice; `made_with`: its options, if they differ from the previous parser's
-    text        text that was fed to a parser, its events, its state afterwards, and how much it then buffers
+    parser      a new parser for a choice; `made_with` contains its options if they differ from the previous parser's
+    text        text that was fed to a parser, its events, its state afterwards, and the number of buffered characters
     close       a parser was closed; its last events
-    waits       from here on, output from a parser is buffered, and `why`; "": no longer
-    quotation   a call in the latest events is a quotation, and so text for the client: `why`
-    sent        events that the client got, and their bytes (`data`)
+    waits       from here on, output from a parser is buffered, for the reason `why`; if that is "", it no longer is
+    quotation   a call in the latest events is a quotation, and is therefore sent as text, for the reason `why`
+    sent        events that the client received, and their bytes (`data`)
     record      the end of the exchange, with the fields of the log
     cut         the end of the recording, because it has reached its maximum size
 
@@ -40,11 +40,11 @@ Line = dict[str, Json]
 _SECRET_FIELDS = frozenset(
     ("authorization", "authorization_token", "api_key", "apikey", "access_token", "token", "x-api-key", "password")
 )
-"""Request fields that contain keys, such as the key for an MCP server that the upstream is to call."""
+"""Request fields that contain keys, such as the key for an MCP server that the upstream calls."""
 
 
 def exchange_line(exchange: Exchange, request: Json) -> Line:
-    """Return the line for the client's request. `request`: its body."""
+    """Return the line for the client's request, whose body is `request`."""
     asked, model = exchange.conversation, exchange.plan.model
     return {
         "type": "exchange",
@@ -85,7 +85,9 @@ def answer_line(seconds: float, status: int) -> Line:
 
 @define(eq=False)
 class ParserLines:
-    """Lines for new parsers: numbers them, and includes their options if they differ from the previous parser's."""
+    """The lines for new parsers. They number the parsers, and include a parser's options if they differ from the
+    previous parser's.
+    """
 
     _count: int = field(default=0, init=False)
     _made_with: ParserOptions | None = field(default=None, init=False)
@@ -124,7 +126,9 @@ def close_line(
 
 
 def waits_line(seconds: float, why: str) -> Line:
-    """Return the line for parser output that is being buffered, and why."""
+    """Return the line for the fact that parser output is being buffered for this reason; "" means that it no longer
+    is.
+    """
     return {"type": "waits", "seconds": seconds, "why": why}
 
 
@@ -134,13 +138,13 @@ def quotation_line(seconds: float, choice: int, why: str) -> Line:
 
 
 def sent_line(seconds: float, events: Sequence[ReplyEvent], data: bytes) -> Line:
-    """Return the line for events that the client got."""
+    """Return the line for events that the client received."""
     shown = [reply_event_as_json(event) for event in events]
     return {"type": "sent", "seconds": seconds, "events": shown, "data": data.decode("utf-8", "replace")}
 
 
 def record_line(record: Record, *, contents: bool = True) -> Line:
-    """Return the last line. Without `contents`, omit everything that may quote them."""
+    """Return the last line. Unless `contents` is true, omit all fields that may quote messages."""
     return {"type": "record", **fields(record, contents=contents)}
 
 
@@ -187,7 +191,7 @@ def _bears_key(key: str, value: Json) -> bool:
 def _version() -> str:
     try:
         return version("streamtool")
-    except PackageNotFoundError:  # used from a source tree, not installed
+    except PackageNotFoundError:  # run from a source tree without being installed
         return "unknown"
 
 

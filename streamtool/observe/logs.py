@@ -1,10 +1,10 @@
-"""Log of exchanges: the facts that are logged about each one, and how `streamtool serve` writes them.
+"""The log of exchanges: the facts that are logged about each exchange, and the way `streamtool serve` writes them.
 
 Each exchange produces one log record in the logger `streamtool.exchange`. Its message is a sentence, and its attribute
-`streamtool` contains all facts, as a tree of plain values for JSON formatters. This module decides what may be logged.
-Keys never are, because no header gets here. Contents are logged only if that is allowed: otherwise, anything that may
-quote the prompt or the reply (an upstream's error message, a fault in arguments) is omitted, and names that were chosen
-outside are truncated and made printable.
+`streamtool` contains all facts, as a tree of plain values for JSON formatters. This module decides which facts may be
+logged. Keys never are, because this module does not receive any headers. Contents are logged only if the settings allow
+it: otherwise, all values that may quote the prompt or the reply (an upstream's error message, a fault in arguments) are
+omitted. Names that clients or models chose are truncated and made printable.
 """
 
 import json
@@ -22,17 +22,17 @@ from streamtool.policy import FAILURES
 from streamtool.settings import Settings
 
 EXCHANGES: Final = "streamtool.exchange"
-"""Logger for the records of exchanges."""
+"""The logger for the records of exchanges."""
 KEY: Final = "streamtool"
-"""Attribute of a log record that contains the facts."""
+"""The attribute of a log record that contains the facts."""
 _log = logging.getLogger(EXCHANGES)
 
 _LENGTH = 100
 _MANY = 20
 _TOLD = 3
-"""Maximum number of notes in the sentence; the fields contain all of them."""
+"""Maximum number of notes in the sentence; the facts contain all of them."""
 _WORD = re.compile(r"[a-z][a-z_]{0,39}")
-"""Matches a code that is a word; anything else might be part of a key."""
+"""Matches a code that is a word; any other code might be part of a key."""
 
 
 def printable(text: str, limit: int = _LENGTH) -> str:
@@ -44,14 +44,14 @@ def printable(text: str, limit: int = _LENGTH) -> str:
 
 
 def loggable_message(error: StreamtoolError, *, contents: bool) -> str:
-    """Return an error's message, or only its code if the message may quote contents that are not allowed."""
+    """Return an error's message, or just its code if the message may quote contents that the settings do not allow."""
     if contents or not (error.quotes or isinstance(error, RequestError)):
         return printable(error.message, 1000 if contents else 300)
     return f"{error.status} {_word(error.code) or _word(error.kind) or 'error'}"
 
 
 def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
-    """Return the record as plain values; without `contents`, omit everything that may quote them."""
+    """Return the record as plain values. Unless `contents` is true, omit all fields that may quote messages."""
     usage, error = record.usage, record.error
     return {
         "request_id": printable(record.request_id),
@@ -123,7 +123,9 @@ def _round(seconds: float | None) -> float | None:
 
 
 def _attempts(record: Record, *, contents: bool) -> list[Json]:
-    """Return the rejected attempts: reason, time, and the detail unless it may quote contents that are not allowed."""
+    """Return the rejected attempts: reason, time, and the detail, unless it may quote contents that the settings do not
+    allow.
+    """
     ours = {failure.cause for failure in FAILURES if failure.detail_is_ours}
     told = zip(record.attempts, record.details, record.retried, strict=True)
     return [
@@ -176,12 +178,12 @@ def _served(record: Record) -> str:
 
 
 def level_of(record: Record) -> int:
-    """Return WARNING if anything failed, otherwise INFO."""
+    """Return the log level: WARNING if anything failed, otherwise INFO."""
     return logging.INFO if record.error is None and record.unmet is None else logging.WARNING
 
 
 def log_exchange(record: Record, *, contents: bool = False, trace: str | None = None) -> None:
-    """Log the record. `trace`: the file that contains the recording of the exchange."""
+    """Log the record. `trace` is the file that contains the recording of the exchange, if there is one."""
     grave = level_of(record)
     if _log.isEnabledFor(grave):
         known = {**fields(record, contents=contents), "trace": trace}
@@ -205,16 +207,18 @@ def log_rejected(protocol: str, error: StreamtoolError, *, client: str = "", con
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter for human-readable lines."""
+    """A formatter for human-readable lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, preceded by the name of its source."""
+        """Return the line, which begins with the name of the logger's component."""
         name = "streamtool" if record.name.partition(".")[0] == "streamtool" else record.name
         return f"{name}: {super().format(record)}"
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter for one JSON object per log record: `time`, `level`, `logger`, `message`, and facts in `streamtool`."""
+    """A formatter that writes a JSON object per log record: `time`, `level`, `logger`, `message`, and facts in
+    `streamtool`.
+    """
 
     converter = staticmethod(time.gmtime)
 
@@ -235,7 +239,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _StandardStreamHandler(logging.Handler):
-    """Handler that writes to whatever `sys.stderr` or `sys.stdout` is at the time."""
+    """A handler that writes to the object that `sys.stderr` or `sys.stdout` refers to at the time."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -252,7 +256,7 @@ class _StandardStreamHandler(logging.Handler):
 
 
 def configure(settings: Settings) -> None:
-    """Configure logging according to the settings. Only the owner of the process should call this."""
+    """Configure logging for the whole process, according to the settings. Libraries should not call this."""
     handler = _StandardStreamHandler(settings.log_to)
     handler.setFormatter(JsonFormatter() if settings.log == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

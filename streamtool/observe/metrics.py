@@ -1,8 +1,8 @@
 """Prometheus metrics for exchanges: `ToolMiddleware(app, on_exchange=Metrics())`, or `metrics = true` in the settings.
 
-Requires the extra `metrics`. Every label is one of a few known words: protocols, modes, outcomes, causes, formats,
-repairs, status codes, and the names that the settings give to upstreams and to client keys. Names of models and tools
-are never labels, since clients choose them.
+Requires the extra `metrics`. Every label has only a few possible values: protocols, modes, outcomes, causes, formats,
+repairs, status codes, and the names of upstreams and client keys in the settings. Names of models and tools are never
+labels, since clients choose them.
 """
 
 import os
@@ -24,16 +24,18 @@ except ImportError as missing:
     ) from missing
 
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable for the directory in which several processes pool their counts; prometheus-client reads it."""
+"""The environment variable for the directory in which several processes pool their counts; prometheus-client reads
+it.
+"""
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _CHARACTERS: Final = (0, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 _ALL: "WeakKeyDictionary[prometheus_client.CollectorRegistry, Mapping[str, Any]]" = WeakKeyDictionary()
-"""Instruments in each registry, since a name can be registered only once."""
+"""The instruments in each registry. They are shared, since a name can be registered only once."""
 
 _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "exchanges": ("Exchanges.", ("protocol", "upstream_protocol", "mode", "outcome", "client")),
     "attempts": ("Attempts that were rejected and repeated.", ("reason",)),
-    "calls": ("Calls found; native: made by the upstream itself.", ("format",)),
+    "calls": ("Calls found; format=native if the upstream itself made them.", ("format",)),
     "repairs": ("Exchanges in which arguments were repaired, by kind of repair.", ("repair",)),
     "discarded_characters": ("Characters that were neither shown nor part of a call.", ("reason",)),
     "quotations": ("Calls that were treated as quoted text.", ("reason",)),
@@ -41,7 +43,7 @@ _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "errors": ("Error responses to clients.", ("status", "client")),
     "upstream_failures": ("Failed requests to upstreams that have an alternative.", ("upstream",)),
     "store_failures": ("Failed reads and writes of the store.", ("operation",)),
-    "tokens": ("Tokens; estimated where they are not reported.", ("direction", "attempt", "client")),
+    "tokens": ("Tokens used; estimated if the upstream does not report them.", ("direction", "attempt", "client")),
 }
 _HISTOGRAMS: Final = {
     "first_byte_seconds": ("Seconds from the request to the first byte of the reply.", _SECONDS),
@@ -52,7 +54,7 @@ _HISTOGRAMS: Final = {
 
 
 class Metrics:
-    """Metrics for exchanges in `registry` (None: the default registry of prometheus-client).
+    """Metrics for exchanges, in `registry` or, if it is None, in the default registry of prometheus-client.
 
     Use it as `on_exchange`: it is called with each record. `began` is called when an exchange begins, and `rejected`
     for a request that was rejected before it became one.
@@ -121,7 +123,7 @@ class Metrics:
             found["held_characters"].observe(record.held)
 
     def page(self) -> tuple[str, bytes]:
-        """Return the content type and the text of all metrics in the registry; of all workers if there are several."""
+        """Return the content type and the text of all metrics in the registry, including those of other workers."""
         registry = self.registry
         if MULTIPROCESS_VARIABLE in os.environ:
             registry = prometheus_client.CollectorRegistry()
@@ -130,7 +132,7 @@ class Metrics:
 
 
 def forget_process(process: int) -> None:
-    """Remove a process that counted together with others and has exited."""
+    """Remove a process that pooled its counts with others and has exited."""
     multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 
@@ -149,7 +151,7 @@ def _instruments(registry: prometheus_client.CollectorRegistry) -> Mapping[str, 
     )
     made["upstream_up"] = prometheus_client.Gauge(
         "streamtool_upstream_up",
-        "Whether an upstream that has fallbacks, is one, or has a health path currently gets requests; 0: it does not.",
+        "Whether an upstream currently receives requests (1 or 0), if it has or is a fallback, or has a health path.",
         ("upstream",),
         registry=registry,
         multiprocess_mode="livemin",

@@ -1,8 +1,8 @@
 """Observers of exchanges: the log, metrics, spans, a recording, and the caller's own `on_exchange`.
 
-A driver has one `Observers`, created from its settings. It keeps a `Watch` on each exchange, and ends the watch when
-the exchange has ended, for whatever reason. An observer that fails never harms the reply, and a disabled observer costs
-nothing. An observer with a method `began` is also called when an exchange begins.
+A driver has one `Observers` object, created from its settings. The driver begins a `Watch` for each exchange, and ends
+it when the exchange has ended for any reason. An observer that fails never affects the reply, and disabled observers
+have no cost. An observer with a method `began` is also called when an exchange begins.
 """
 
 import logging
@@ -41,7 +41,9 @@ _log = logging.getLogger("streamtool")
 
 
 class Observers:
-    """All observers that the settings enable. Raises SettingsError if one of them is not installed or cannot write."""
+    """All observers that the settings enable. Raises SettingsError if one of them is not installed or cannot write its
+    files.
+    """
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self.contents = settings.contents
@@ -71,7 +73,7 @@ class Observers:
             self.metrics.store_failed(operation)
 
 
-# each one is imported only if it is needed: two of them need an extra, and the others are rarely used
+# each observer is imported only if it is enabled: two of them require an extra, and the others are rarely used
 
 
 def _metrics() -> "Metrics":
@@ -99,7 +101,7 @@ def _recorder(settings: Settings, directory: str, clock: Callable[[], float]) ->
 
 
 class Watch:
-    """Observation of one exchange while it runs."""
+    """The observation of one exchange while it runs."""
 
     __slots__ = (
         "_client",
@@ -157,7 +159,8 @@ class Watch:
             self.end(error)
 
     def end(self, error: StreamtoolError | None = None) -> int:
-        """End the watch. `error`: why the exchange failed, if it does not know this itself. Only the first call counts.
+        """End the watch. `error` is the reason why the exchange failed, if the record does not contain it. Further
+        calls have no effect.
 
         Return the total number of tokens that the exchange used.
         """
@@ -208,7 +211,7 @@ def _call_safely(observer: Callable[..., object], *given: object) -> None:
 
 @define(eq=False)
 class _ListenerGroup:
-    """Listener that forwards to several listeners."""
+    """A listener that forwards to several listeners."""
 
     _traces: Sequence[ExchangeListener]
 
@@ -221,7 +224,7 @@ class _ListenerGroup:
             trace.answered(status)
 
     def parser(self, choice: int, options: ParserOptions | None, parser: ObservedParser, /) -> int:
-        """Return the number from the first listener: the others count the same way, or ignore the number."""
+        """Return the number from the first listener; the others count in the same way, or ignore the number."""
         first, *_ = [trace.parser(choice, options, parser) for trace in self._traces]
         return first
 

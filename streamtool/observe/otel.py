@@ -2,9 +2,9 @@
 
 A span is created when its exchange has ended, with the exchange's start and end times, and is sent to the tracer
 provider that the process has configured. Its parent is the span in whose context the exchange began (usually created by
-the server's instrumentation), otherwise the span named by the request's `traceparent`. Attribute names follow the
-semantic conventions of about version 1.41, which were still in development. Attributes that have no name there begin
-with `streamtool.`. Contents are never recorded.
+the server's instrumentation) or, failing that, the span named by the request's `traceparent`. Attribute names follow
+the semantic conventions around version 1.41, which were still in development. Attributes that the conventions do not
+define begin with `streamtool.`. Contents are never recorded.
 """
 
 import time
@@ -51,14 +51,16 @@ _OWN: Final = (
     "first_call",
     "client",
 )
-"""Log record fields that are copied into a span unchanged."""
+"""Fields of the log record that are copied into a span unchanged."""
 _NANO = 1_000_000_000
 
 AttributeValue = str | bool | int | float | list[str]
 
 
 class OpenTelemetry:
-    """Tracer that creates a span for each record. `provider` None: the one that the process has configured."""
+    """A tracer that creates a span for each record. If `provider` is None, the process's configured provider is
+    used.
+    """
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("streamtool", tracer_provider=provider)

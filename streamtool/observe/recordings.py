@@ -1,8 +1,8 @@
 """Recordings of exchanges (`recordings = "DIRECTORY"`): the input and output of the parsers, as JSON Lines.
 
 A file contains one exchange, as lines in the format that `lines` describes, so that it can be viewed (`streamtool
-inspect`) and replayed (`streamtool parse --replay`). It contains prompts and replies, since that is what the setting
-asks for, and only its owner can read it.
+inspect`) and replayed (`streamtool parse --replay`). It contains prompts and replies, since that is the purpose of the
+setting, and only its owner can read it.
 
 Lines are collected and written in large blocks, so that recording adds little cost to the exchange. Any problem with a
 file, such as a full disk, ends the recording with a warning, but never the exchange.
@@ -35,7 +35,7 @@ _log = logging.getLogger("streamtool")
 
 
 class Recorder:
-    """Recorder for exchanges. Creates its directory if necessary; raises SettingsError if it cannot."""
+    """A recorder for exchanges. It creates its directory if necessary; raises SettingsError if that fails."""
 
     def __init__(self, directory: str, *, size: int, files: int, clock: Callable[[], float]) -> None:
         self._directory = Path(directory)
@@ -64,7 +64,7 @@ class Recorder:
 
 
 class Recording:
-    """Recording of one exchange, which writes it to a file."""
+    """A listener that records one exchange in a file."""
 
     __slots__ = (
         "_began",
@@ -141,7 +141,7 @@ class Recording:
         self._write_line(lines.quotation_line(self._now(), choice, why))
 
     def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
-        """Record events that the client got."""
+        """Record events that the client received."""
         if self._descriptor is None:
             return
         if waits_for != self._waits_for:
@@ -177,7 +177,7 @@ class Recording:
         return round(self._clock() - self._began, 6)
 
     def _write_line(self, line: lines.Line, /, *, leaves_out: str | None = None) -> None:
-        """Collect a line. If it is too long, omit its field `leaves_out`; if it is still too long, end the
+        """Add a line to the buffer. If it is too long, omit its field `leaves_out`; if it is still too long, end the
         recording.
         """
         if self._descriptor is None:

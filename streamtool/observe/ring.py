@@ -1,8 +1,8 @@
-"""In-memory store of recent exchanges for the inspector, with a maximum size.
+"""An in-memory store of recent exchanges for the inspector, with a maximum size.
 
-While it is not viewed, an exchange costs two calls and two appends per delta (figures are in docs/performance.md). The
-clock is `monotonic`, because asking the event loop for its time is slower. Notifications are stored as received, and
-are converted to the lines of a recording (`observe.lines`) only when someone views the exchange.
+An exchange that is not being viewed costs two calls and two appends per delta (figures are in docs/performance.md). The
+clock is `monotonic`, because the event loop's clock is slower. Notifications are stored as received, and are converted
+to the lines of a recording (`observe.lines`) only when the exchange is viewed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,15 +25,17 @@ from streamtool.protocols.shared.wire import decode, encode
 MAX_EXCHANGES: Final = 1000
 """Maximum number of exchanges, regardless of their size."""
 DELTA_OVERHEAD: Final = 700
-"""Approximate number of bytes of memory that a delta takes in addition to its text."""
+"""Approximate number of bytes of memory that a delta requires in addition to its text."""
 
 Sent = tuple[float, Sequence[ReplyEvent], bytes, str]
-"""Time, events and bytes sent to the client; if nothing was sent, why text is still buffered."""
+"""The time, the events and the bytes sent to the client and, if nothing was sent, the reason why text is still
+buffered.
+"""
 
 
 @frozen
 class Attempt:
-    """A request to the upstream, and when it was sent."""
+    """A request to the upstream, and the time when it was sent."""
 
     seconds: float
     request: UpstreamRequest
@@ -58,11 +60,11 @@ class Closed:
 
 
 Item = bytes | Line | FedText | Sent | Attempt | MadeParser | Closed
-"""Stored item. Bytes are an encoded line."""
+"""A stored item. Bytes are an encoded line."""
 
 
 class InspectedExchange:
-    """Listener that stores one exchange's notifications."""
+    """A listener that stores one exchange's notifications."""
 
     __slots__ = (
         "_began",
@@ -95,7 +97,7 @@ class InspectedExchange:
         """Approximate size in bytes."""
         ring.left -= self.size
         self.record: Record | None = None
-        """Record of the exchange. None while it is open."""
+        """The record of the exchange; None while it is open."""
 
     # --- notifications from the exchange
 
@@ -125,7 +127,7 @@ class InspectedExchange:
         self._take(lines.quotation_line(self._now(), choice, why))
 
     def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
-        """Store the events sent to the client, or why text is still buffered."""
+        """Store the events sent to the client, or the reason why text is still buffered."""
         size = DELTA_OVERHEAD + len(data)
         self.size += size
         ring = self._ring
@@ -144,7 +146,7 @@ class InspectedExchange:
     # --- contents
 
     def cut(self) -> None:
-        """Free memory: keep the first line and the future last line, and discard everything else."""
+        """Free memory by discarding all items except the first one, and the record that will be added at the end."""
         ring, self._ring = self._ring, DISCARDING_RING
         self._items = [self._items[0], lines.cut_line(self._now())]
         self._take = self.fed = _ignore
@@ -181,7 +183,9 @@ def _ignore(_: Item) -> None:
 
 
 class Ring:
-    """Recent exchanges of one process, in about `size` bytes. With `contents`, summaries may quote messages."""
+    """The recent exchanges of one process, in about `size` bytes. If `contents` is true, summaries may quote
+    messages.
+    """
 
     def __init__(self, size: int, *, contents: bool) -> None:
         self.size = size
@@ -204,7 +208,7 @@ class Ring:
         return found
 
     def make_room(self) -> None:
-        """Free memory: delete the oldest completed exchanges, then cut the largest open ones."""
+        """Free memory by deleting the oldest completed exchanges and, if necessary, cutting the largest open ones."""
         for id, exchange in list(self.exchanges.items()):
             if self.left >= 0:
                 return
@@ -225,7 +229,9 @@ class Ring:
     # --- queries
 
     def versions(self) -> dict[str, int]:
-        """Return exchange id → number of items, oldest first. If the number has changed, so has the exchange."""
+        """Return the number of items of each exchange by id, oldest first. If the number has changed, so has the
+        exchange.
+        """
         return {id: len(exchange) for id, exchange in self.exchanges.items()}
 
     def summary(self, id: str) -> Json:
@@ -238,7 +244,7 @@ class Ring:
 
 
 DISCARDING_RING: Final = Ring(maxsize, contents=False)
-"""Sink that replaces the ring once an exchange has been cut."""
+"""A sink that replaces the ring once an exchange has been cut."""
 
 
 # --- items as lines --------------------------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ def _state(parser: statemachine.Parser | NullParser) -> str:
 
 
 def _times(items: Sequence[Item], began: float) -> list[float]:
-    """Return the time of each item. Fed text gets the time of the next notification to the client."""
+    """Return the time of each item. The time of fed text is that of the next event that was sent to the client."""
     found: list[float] = []
     now = 0.0
     for item in reversed(items):

@@ -53,7 +53,7 @@ def open_entry(line: Line, *, id: str, at: float | None, client: str = "") -> di
 
 
 def ended_entry(known: Mapping[str, Json], record: Line) -> dict[str, Json]:
-    """Return the entry, completed with fields from the last line."""
+    """Return the entry with the fields from the last line added."""
     told = {name: record[name] for name in LAST_LINE_FIELDS if name in record}
     return {
         **known,
@@ -65,7 +65,7 @@ def ended_entry(known: Mapping[str, Json], record: Line) -> dict[str, Json]:
 
 
 def summary(lines: Iterable[Line], *, id: str) -> dict[str, Json]:
-    """Return the entry for a recording, complete or cut."""
+    """Return the entry for a recording, which may be incomplete."""
     found: dict[str, Json] = {"id": id}
     for line in lines:
         match line["type"]:

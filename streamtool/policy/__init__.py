@@ -1,4 +1,4 @@
-"""Decides when the model is asked again: the table of failures, their detectors, and the evidence that these
+"""The decision to ask the model again: the table of failures, their detectors, and the evidence that the detectors
 examine.
 """
 

@@ -1,6 +1,6 @@
-"""Recognizes errors in which an upstream declines tools, token usage, or a method of forcing a call.
+"""Recognition of upstreams' errors that decline tools, token usage, or a method of forcing a call.
 
-An error without the words searched for here proves nothing: it may be about anything.
+An error message that matches none of these patterns proves nothing: it may be about any part of the request.
 """
 
 import re
@@ -29,8 +29,8 @@ def denies_tools(message: str) -> bool:
 
 
 def proves_tools_denied(message: str, request: str) -> bool:
-    """Return whether such an error is about the model itself. If the request contains similar words, the error may
-    merely be quoting it, and proves nothing.
+    """Return whether an error that declines tools is about the model itself. If the request contains similar words, the
+    error may merely be quoting the request, and proves nothing.
     """
     return denies_tools(message) and _SAYS.search(request) is None
 
@@ -44,8 +44,8 @@ def denies_usage(status: int, message: str) -> bool:
 
 
 RefusedPart = Literal["method", "constraint", "unclear"]
-"""The part of a forced call that an upstream declines: the method; only this constraint, because the error names the
-schema or cannot read it; or unclear, if no reason is given.
+"""The part of a forced call that an upstream declines: `method`; `constraint`, if the error is about the contents of
+this schema or grammar; or `unclear`, if the error does not give a reason.
 """
 
 _PREFILL: Final = re.compile(
@@ -60,7 +60,7 @@ _FIELDS: Final[Mapping[ForcingMethod, str]] = {
     "structural_tag": rf"{_RESPONSE_FORMAT}|structural[_ ]?tags?|structured[_ ]outputs?",
     "grammar": r"grammar(?:_lazy|_triggers)?s?|gbnf|preserved_tokens",
 }
-"""For each method, the fields that an error names if it is about that method."""
+"""For each method, a pattern for the fields that errors about the method name."""
 _DENIED: Final = (
     r"(?:unknown|unrecognized|unexpected|unsupported|extra) "
     r"(?:\w+ ){{0,2}}?(?:field|key|param|argument|name|property|properties|input)\w*\b.{{0,80}}?(?:{0})"
@@ -83,13 +83,15 @@ _CONSTRAINT: Final = re.compile(
     r"|(?:pars|compil|convert|transform|initiali[sz])\w* .{0,40}(?:grammar|schema|structural|sampler)",
     re.IGNORECASE,
 )
-"""Matches words in an error that is about the contents of a constraint, whatever field it names."""
+"""Matches words in errors about the contents of a constraint, regardless of the field that the error names."""
 _REFUSALS: Final = frozenset((400, 404, 415, 422, 500, 501))
-"""Statuses for requests that cannot be served unchanged. Some servers answer 500 to a grammar."""
+"""Statuses for requests that cannot be served unchanged. Some servers respond to a grammar with 500."""
 
 
 def refused_part(method: ForcingMethod, status: int, message: str) -> RefusedPart | None:
-    """Return what an upstream's error declines about a forced call; None if the error is about something else."""
+    """Return the part of a forced call that an upstream's error declines, or None if the error is about something
+    else.
+    """
     if status not in _REFUSALS:
         return None
     said = message[:4000]
@@ -101,7 +103,7 @@ def refused_part(method: ForcingMethod, status: int, message: str) -> RefusedPar
 
 
 def says_refused(method: ForcingMethod, text: str) -> bool:
-    """Return whether the text reports that a method is unsupported. An error proves nothing if the request, which it
-    may be quoting, does so as well.
+    """Return whether the text reports that a method is unsupported. If the request does the same, an error proves
+    nothing, because it may be quoting the request.
     """
     return (_PREFILL if method == "prefill" else _METHODS[method]).search(text) is not None

@@ -21,7 +21,7 @@ def _detail_if(shown: bool) -> str | None:
     return "" if shown else None
 
 
-# --- requests: the next attempt asks for less, and the model gets no correction
+# --- requests: the next attempt omits a feature, and the model receives no correction
 
 
 def usage_unsupported(refused: RejectedRequest) -> str | None:
@@ -95,7 +95,7 @@ def unreadable_call(end: EndOfReply) -> str | None:
 
 
 def call_missing(end: EndOfReply) -> str | None:
-    """Detect that a required call is missing."""
+    """Detect a reply without the required call."""
     return _detail_if(end.rules.forced and not end.calls)
 
 

@@ -1,6 +1,7 @@
-"""Evidence for detecting failures: one class for each kind of moment when an attempt is judged.
+"""Evidence for detecting failures: one class for each moment when an attempt is judged.
 
-A detector is a function of one of these classes. It sees the facts known at that moment and changes nothing.
+A detector is a function that takes an instance of one of these classes: the facts known at that moment. It has no side
+effects.
 """
 
 from typing import ClassVar, Literal
@@ -24,7 +25,7 @@ class Evidence:
 
     @property
     def problem(self) -> str:
-        """The problem in one sentence, for the error that the client gets; empty if the client gets no error."""
+        """The problem in one sentence, for the client's error message; empty if the client receives no error."""
         return ""
 
 
@@ -61,7 +62,7 @@ class UnreadCall(Evidence):
     MOMENT = "call"
     rules: Rules
     reason: Literal["unknown", "rejected"]
-    """`unknown`: no tool with this name is offered; `rejected`: the syntax cannot be parsed."""
+    """`unknown` if no tool with this name is offered, or `rejected` if the syntax cannot be parsed."""
 
 
 @frozen(kw_only=True)
@@ -90,7 +91,7 @@ class EndOfReply(Evidence):
     calls: int
     """Number of calls whose start the client has seen."""
     refused: int
-    """Number of calls that the rules did not let through."""
+    """Number of calls that the rules did not allow."""
     unread: int
     """Number of calls that were buffered until complete but could not be parsed."""
     incomplete: bool
@@ -100,7 +101,7 @@ class EndOfReply(Evidence):
     reasoned: bool = False
     """Whether the model has written reasoning."""
     answer: str = ""
-    """An answer that is buffered because its form has to be checked."""
+    """The answer, if it is buffered because its form must be checked."""
 
 
 @frozen(kw_only=True)
@@ -125,4 +126,4 @@ class WholeReply(Evidence):
 
     MOMENT = "reply"
     violation: str | None
-    """Fault in the form of the answer, and how to fix it; None if the answer has the requested form."""
+    """The fault in the form of the answer, and how to fix it, or None if the answer has the requested form."""

@@ -12,7 +12,7 @@ from streamtool.policy.evidence import Evidence
 E = TypeVar("E", bound=Evidence)
 
 _EXIT: Final = " If the task is done, answer in plain text."
-"""The end of a correction that demands a call although the client does not demand one."""
+"""The end of a correction that demands a call although the client does not require one."""
 
 
 class Outcome(Enum):
@@ -29,7 +29,9 @@ class Outcome(Enum):
     """The agent answers the call with an error instead of executing it."""
 
     def fits(self, *, visible: bool) -> bool:
-        """Return whether an attempt can have this outcome; `visible`: the client has seen part of the attempt."""
+        """Return whether an attempt can have this outcome. `visible` means that the client has seen part of the
+        attempt.
+        """
         if self is Outcome.RETRIED:
             return not visible
         return visible or self is not Outcome.CONTINUED
@@ -53,21 +55,21 @@ class Failure(Generic[E]):
     on: type[E]
     """The type of evidence on which it is detected."""
     detect: Callable[[E], str | None] = field(repr=False)
-    """Returns the detail of the failure, which may be empty; None: the failure did not occur."""
+    """The detector. It returns the failure's detail, which may be empty, or None if the failure did not occur."""
     when: str
     """The condition in words, for the docs."""
     outcome: Outcome
     setting: str = ""
-    """The setting that turns detection on or off, for the docs; "": always on."""
+    """The setting that turns detection on or off, for the docs; empty if detection is always on."""
     effect: Effect = Effect.NONE
     """A change to the plan. Only failures that are detected on `RejectedRequest` have one."""
     corrections: tuple[str, ...] = field(default=(), repr=False)
     """Messages to the model after its first, second, … attempt. `{detail}` and `{tool}` are filled in."""
     native: tuple[str, ...] = field(default=(), repr=False)
-    """Messages to a model that gets its tools natively. (): such a model gets `corrections`."""
+    """Messages to a model that receives its tools natively. If empty, such a model receives `corrections` as well."""
     demands_call: bool = True
-    """Whether the correction demands a call. If the client does not, the correction also lets the model answer in plain
-    text.
+    """Whether the correction demands a call. If the client does not require one, the correction allows an answer in
+    plain text as well.
     """
     in_record: bool = True
     """Whether the record names the failure if the last attempt fails and is delivered nevertheless."""
@@ -79,7 +81,7 @@ class Failure(Generic[E]):
 class Finding:
     """A failure that has occurred, and its detail."""
 
-    failure: Failure[Any]  # the type of evidence no longer matters
+    failure: Failure[Any]  # its type of evidence no longer matters
     detail: str = ""
     problem: str = ""
     """The problem in one sentence, for errors."""
@@ -91,12 +93,12 @@ class Finding:
 
     @property
     def asks_again(self) -> bool:
-        """Whether another attempt is made, if one may follow."""
+        """Whether this finding leads to another attempt, provided that another attempt may follow."""
         return self.failure.outcome is not Outcome.DELIVERED
 
     def correction(self, conversation: Conversation, attempt: int, *, native: bool = False) -> str:
-        """Return the message to the model after its `attempt`-th try (1: the first); `native`: the model gets its tools
-        natively.
+        """Return the message to the model after attempt number `attempt`, counted from 1. `native` means that the model
+        receives its tools natively.
         """
         choice = conversation.choice
         tool = f" The tool to call is `{choice.names[0]}`." if len(choice.names) == 1 else ""

@@ -1,13 +1,13 @@
 """The failure table: reasons to reject an attempt, a call or a request, and the consequences.
 
 Each row names the evidence and the detector of a failure, the outcome of the attempt, and the corrections for the
-model. If the upstream has declined a request, the row names the effect on the next request instead. Everything else
-follows these rows: the choice filter and the exchange use them to decide whether to ask again, the record and the log
-name the causes, the agent answers calls with the corrections, and `docs/when-the-model-does-not-call.md` lists the
-table.
+model. If the upstream has declined a request, the row names the effect on the next request instead. The other parts use
+these rows: the choice filter and the exchange to decide whether to ask again, the record and the log to name the
+causes, and the agent to answer calls with the corrections. `docs/when-the-model-does-not-call.md` contains the table.
 
-Order matters: of two failures detected on the same evidence, the first one counts. The caller limits the number of
-attempts and corrections. A correction is never part of the history, so it does not appear in the next turn's prompt.
+Order matters: if two failures are detected on the same evidence, the first one in the table counts. The caller limits
+the number of attempts and corrections. A correction is never part of the history, so it does not appear in the next
+turn's prompt.
 """
 
 from functools import partial
@@ -37,7 +37,7 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 def register(failure: Failure[Any]) -> None:  # for any type of evidence
-    """Append a class of failures to the table. Raises ValueError if its row contradicts itself."""
+    """Append a class of failures to the table. Raises ValueError if the row is inconsistent or already in the table."""
     if any(row.cause == failure.cause and row.on is failure.on for row in FAILURES):
         raise ValueError(f'"{failure.cause}" is already detected on {failure.on.__name__}')
     corrected = failure.outcome is not Outcome.DELIVERED and failure.on is not RejectedRequest

@@ -1,9 +1,10 @@
 """Discovers what an upstream supports: `probe` sends it short requests and examines the replies.
 
-`client` accesses the upstream in the one protocol that it was found to support, `questions` are functions that take a
-client, and `findings` are their answers. Each request passes through the same app, writer and reader as every other
-request in this package. Whether the model obeys a taught format is tested with the middleware itself, so the model
-reads the same tool prompt as it will later. All text is fixed, and every request is limited in tokens, time and bytes.
+`client` accesses the upstream in a protocol that the upstream was found to support, `questions` contains functions that
+take a client, and `findings` defines the types of their results. Each request passes through the same app, writer and
+reader as every other request in this package. Whether the model obeys a taught format is tested with the middleware
+itself, so the model reads the same tool prompt as in normal use. All text is fixed, and every request is limited in
+tokens, time and bytes.
 """
 
 from streamtool.probe.client import SECONDS

@@ -1,7 +1,7 @@
 """Client for an upstream in one protocol, and detection of that protocol.
 
-A request failure is part of the request's result. The probe ends with an error only if the upstream cannot be reached,
-or if it breaks off several requests in a row.
+The failure of a request is reported in the request's result. The probe ends with an error only if the upstream cannot
+be reached, or if it breaks off several requests in a row.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,9 +28,13 @@ from streamtool.upstream.app import HttpUpstream
 from streamtool.upstream.chat_templates import FoundTemplate, ask_for_template
 
 ORDER: Final = tuple(dict.fromkeys(("ollama", *UPSTREAM_NAMES)))
-"""Protocols to try, in this order. Many servers support several; `chat` loses the least for most clients."""
+"""Protocols to try, in this order. Many servers support several of them. Apart from `ollama`, `chat` is first, because
+it loses the least for most clients.
+"""
 SECONDS: Final = 120.0
-"""Timeout for a complete request, in seconds; for the first request, the server may have to load the model."""
+"""Timeout for a complete request, in seconds. It is long because the server may have to load the model for the first
+request.
+"""
 TOKENS: Final = 512
 """Maximum length of a reply, in tokens; a model may think before it answers."""
 _FEW_TOKENS: Final = 16
@@ -39,10 +43,10 @@ _KEY_REJECTED: Final = "upstream_authentication"
 _MAX_BROKEN: Final = 3
 """Number of consecutive unanswered requests that ends the probe."""
 _MAX_EXCERPT: Final = 120
-"""Maximum number of characters to keep of an upstream's text."""
+"""Maximum number of characters that are quoted from an upstream's text."""
 _UNRELATED_STATUSES: Final = frozenset((401, 403, 408, 425, 429, 502, 503, 504, 529))
-"""Statuses that do not depend on the question. 500 is not one of them: servers send it when a chat template raises an
-error.
+"""Statuses that do not depend on the content of the request. 500 is not one of them: servers send it when a chat
+template raises an error.
 """
 _NO_CHAT: Final = ("embed", "rerank", "whisper")
 
@@ -54,7 +58,7 @@ class ProbeResult:
     choice: Choice
     error: StreamtoolError | None
     said: str
-    """The error's message or, without an error, the beginning of the text."""
+    """The error's message or, if the request succeeded, the beginning of the text."""
     first: float = 0.0
     """Seconds to the first byte."""
     seconds: float = 0.0
@@ -98,7 +102,7 @@ class ProbeClient:
         """Whether the upstream accepts a token limit."""
 
     async def begin(self, model: str | None) -> ProbeResult:
-        """Send a first request to this model or, if None, to the first one that the upstream lists."""
+        """Send a first request to this model or, if `model` is None, to the first one that the upstream lists."""
         self.models = await self._list()
         chat = [name for name in self.models or () if not any(word in name.lower() for word in _NO_CHAT)]
         self.model = self._settings.for_model(model or next(iter([*chat, *(self.models or ())]), "default"))
@@ -120,7 +124,7 @@ class ProbeClient:
         stop: tuple[str, ...] = (),
         forcing: Forcing | None = None,
     ) -> ProbeResult:
-        """Return the upstream's reply to this conversation."""
+        """Send this conversation, and return the result."""
         asked = self._conversation(turns, tokens, tools, stop, forcing)
         path = self._wire.request_path(self.model, stream=True)
         return await self._send(self._ask, self._wire, path, self._wire.write_request(asked, self.model, stream=True))
@@ -137,7 +141,9 @@ class ProbeClient:
         return evolve(heard, formats=records[0].formats if records else ())
 
     async def fetch_template(self) -> FoundTemplate | None:
-        """Return the chat template that the upstream exposes. Vendors and the sample are not asked."""
+        """Return the chat template that the upstream exposes, or None if it exposes none. No request is sent to vendors
+        or the sample.
+        """
         (upstream,) = self._settings.upstreams.values()
         host = urlsplit(upstream.url).hostname
         if host is None or protocol_of_host(host) != "chat":
@@ -228,8 +234,8 @@ class ProbeClient:
         body: bytes = b"",
         on_piece: Callable[[bytes], object] | None = None,
     ) -> tuple[AppResponse | None, StreamtoolError | None]:
-        """Return the response and the error; either can be missing (None). Raises UpstreamError if too many consecutive
-        requests are not answered.
+        """Send a request, and return the response and the error; either can be None. Raises UpstreamError if too many
+        consecutive requests are not answered.
         """
         answer: AppResponse | None = None
         error: StreamtoolError | None = None
@@ -295,9 +301,7 @@ async def find_client(
         errors.append((_explanatory_weight(heard.error, listed=line.models is not None), heard.error))
     weight, error = max(errors, key=lambda pair: pair[0])
     if not weight and len(errors) > 1:
-        error = StreamtoolError(
-            f"nothing at {upstream.url} answers like a model, in any of the protocols {', '.join(ORDER)}"
-        )
+        error = StreamtoolError(f"no model responds at {upstream.url} in any of the protocols {', '.join(ORDER)}")
     raise error if isinstance(error, UpstreamRefused) else StreamtoolError(error.message)
 
 

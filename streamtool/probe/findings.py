@@ -1,5 +1,5 @@
-"""Findings of `probe`: a field for each question, with a one-word answer and text from the upstream that supports
-it.
+"""Findings of `probe`: a field for each question, with a one-word answer and an excerpt from the upstream's text that
+supports the answer.
 """
 
 from collections.abc import Mapping
@@ -126,7 +126,7 @@ class Findings:
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether the model obeys its template's format; None if that format is unknown or the tries showed nothing."""
+        """Whether the model obeys its template's format; None if the format is unknown or no try was conclusive."""
         tried = next((taught for taught in self.formats if taught.format == self.target.template.taught), None)
         if tried is None or tried.word in ("refused", "failed", "unclear"):
             return None

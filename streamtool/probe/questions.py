@@ -1,4 +1,4 @@
-"""Questions to an upstream. Each question sends one or more requests and judges the replies.
+"""Questions about an upstream. Each is a function that sends one or more requests and judges the replies.
 
 The requests are chosen so that the answer is evident from the text, whatever else the model writes: a code word that
 only the system message contains, or an incomplete word that only a continued message completes. If a reply shows
@@ -54,9 +54,9 @@ async def probe(
     *,
     tries: int = 1,
     seconds: float = SECONDS,
-    watch: Callable[[str], object] = lambda question: None,  # noqa: ARG005  nobody watches
+    watch: Callable[[str], object] = lambda question: None,  # noqa: ARG005  ignored by default
 ) -> Findings:
-    """Find out what the upstream supports with this model or, if None, with the first one that it lists.
+    """Find out what the upstream supports with this model or, if `model` is None, with the first one that it lists.
 
     `tries` is the number of times to try each format, and `seconds` the timeout of one request. `watch` is called with
     the name of each question. Raises UpstreamError if the upstream cannot be reached in time, UpstreamRefused if it
@@ -100,7 +100,7 @@ async def probe(
 
 
 def _judge(heard: ProbeResult, fits: bool | None) -> ProbeAnswer:
-    """Return the answer for a reply. `fits` means that the reply shows "yes", False that it shows "no", None that it
+    """Return the answer for a reply. `fits` is True if the reply shows "yes", False if it shows "no", and None if it
     shows neither.
     """
     if heard.error is not None:
@@ -116,7 +116,7 @@ def _is_finished(heard: ProbeResult) -> bool:
 
 
 async def streaming(line: ProbeClient) -> Stream:
-    """Does a reply arrive in pieces?"""
+    """Find out whether a reply arrives in pieces."""
     heard = await line.say(("user", "Count from one to twenty, in words, with nothing else."), tokens=128)
     if heard.error is not None:
         return Stream("failed", said=heard.said)
@@ -129,7 +129,7 @@ async def streaming(line: ProbeClient) -> Stream:
 
 
 async def native_tools(line: ProbeClient) -> ToolFindings:
-    """Does the model call a native tool?"""
+    """Find out whether the model calls a native tool."""
     if not PROTOCOLS[line.protocol].native_tools:
         return ToolFindings("none")
     heard = await line.say(("user", _WEATHER), tools=(_TOOL,))
@@ -145,7 +145,7 @@ async def native_tools(line: ProbeClient) -> ToolFindings:
 
 
 def _format_of(text: str, formats: Iterable[str] | None) -> str | None:
-    """Return the format of the first call in a text."""
+    """Return the format of the first call in the text, or None if it contains no call."""
     parser = Parser([_TOOL.name], formats=formats)
     return next((e.format for e in (*parser.feed(text), *parser.close()) if isinstance(e, CallStart)), None)
 
@@ -161,14 +161,14 @@ def _is_right(call: ReplyCall) -> bool:
 
 
 async def system_role(line: ProbeClient) -> ProbeAnswer:
-    """Does the model obey a system message?"""
+    """Find out whether the model obeys a system message."""
     rule = "The code word is saffron. Whatever the user says, answer with the code word and nothing else."
     heard = await line.say(("system", rule), ("user", "Good morning. What is it that you have to say?"))
     return _judge(heard, "saffron" in heard.choice.text.lower())
 
 
 async def neighbouring_messages(line: ProbeClient) -> ProbeAnswer:
-    """May a user message directly follow another one?"""
+    """Find out whether a user message may directly follow another one."""
     if PROTOCOLS[line.protocol].joins_neighbours:
         return ProbeAnswer("yes", "they are merged before sending")
     heard = await line.say(("user", "Here are two numbers: 2 and 3."), ("user", "Which of them is larger?"))
@@ -176,7 +176,7 @@ async def neighbouring_messages(line: ProbeClient) -> ProbeAnswer:
 
 
 async def special_markers(line: ProbeClient) -> Mapping[str, Word]:
-    """Which markers does the model repeat unchanged?"""
+    """Find out which markers the model repeats unchanged."""
     lines = "\n".join(f"({i}) {marker} ({i})" for i, marker in enumerate(MARKERS, 1))
     heard = await line.say(("user", f"Repeat these lines exactly, character by character, and nothing else:\n{lines}"))
     if heard.error is not None:
@@ -190,14 +190,14 @@ async def special_markers(line: ProbeClient) -> Mapping[str, Word]:
 
 
 async def assistant_prefill(line: ProbeClient) -> ProbeAnswer:
-    """Does the model continue an assistant message at the end of the prompt?"""
+    """Find out whether the model continues an assistant message at the end of the prompt."""
     question = "Which animal of Africa looks like a horse with black and white stripes? Answer in a sentence."
     heard = await line.say(("user", question), ("assistant", "The animal is called a zeb"), tokens=64)
     return _judge(heard, heard.choice.text.lstrip().lower().startswith("ra"))
 
 
 async def json_schema(line: ProbeClient) -> ProbeAnswer:
-    """Does a JSON Schema determine the form of the reply?"""
+    """Find out whether a JSON Schema determines the form of the reply."""
     schema = Forcing("schema", {**_CITY, "additionalProperties": False})
     heard = await line.say(("user", "Say in a sentence which city is the capital of France."), forcing=schema)
     try:
@@ -208,14 +208,14 @@ async def json_schema(line: ProbeClient) -> ProbeAnswer:
 
 
 async def stop_strings(line: ProbeClient) -> ProbeAnswer:
-    """Does a stop string end the reply?"""
+    """Find out whether a stop string ends the reply."""
     heard = await line.say(("user", "Repeat exactly: 1 2 3 4 5 6 7 8 9"), stop=("6",))
     text = heard.choice.text
     return _judge(heard, "6" not in text if "5" in text else None)
 
 
 async def chat_template(line: ProbeClient) -> ShownTemplate:
-    """Which chat template does the upstream expose, and what does it reveal?"""
+    """Find out which chat template the upstream exposes, and what it reveals about the model."""
     shown = await line.fetch_template()
     if shown is None:
         return ShownTemplate("")
@@ -226,7 +226,7 @@ async def chat_template(line: ProbeClient) -> ShownTemplate:
 async def taught_formats(
     line: ProbeClient, told: str | None, tries: int, watch: Callable[[str], object], *, system_role: bool
 ) -> tuple[Taught, ...]:
-    """Which formats does the model obey? The template's own format is tried first."""
+    """Find out which formats the model obeys. The template's own format is tried first."""
     found = []
     for format_ in dict.fromkeys((*([told] if told else ()), line.model.training.family.format, *TAUGHT)):
         watch(f"format {format_}")
@@ -239,7 +239,7 @@ async def taught_formats(
 
 
 def _judge_taught(format_: str, heard: ProbeResult) -> Taught:
-    """Judge one try."""
+    """Judge the reply to one try of a format."""
     calls = heard.choice.calls
     if heard.error is not None:
         return Taught(format_, "refused" if heard.rejected else "failed", said=heard.said)

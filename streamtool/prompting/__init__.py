@@ -1,7 +1,7 @@
 """The text that the model reads: tools, past calls, results and the tool choice.
 
-`project` turns a conversation with tools into one without; the other functions do parts of that work, and can be used
-on their own.
+`project` turns a conversation with tools into one without tools. The other functions do parts of that work and can be
+used separately.
 """
 
 from streamtool.prompting.history import calls_text, result_text

@@ -1,8 +1,8 @@
 """Past calls and results as text, in the same form that the tool prompt shows.
 
 Calls are written by `statemachine.write` in the taught format. Results are put into a frame; the default one is a
-`<tool_response>` block, which the models of many families know. Each frame begins with text that reveals a fabricated
-result if the model writes that text itself, so that such a reply can be ended there.
+`<tool_response>` block, which the models of many families know. Each frame begins with distinctive text. If the model
+writes that text itself, it is fabricating a result, and the reply is ended there.
 """
 
 import json
@@ -41,8 +41,8 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\"<>]")
 _MOST_KEPT: Final = 1024 * 1024
 """Maximum number of characters of past calls that are cached as text."""
 _kept = LruCache[str](_MOST_KEPT)
-"""The text of calls, by format and calls: each request of a conversation repeats the calls from the requests before
-it.
+"""The text of calls, keyed by format and calls. It is cached because each request repeats the calls of the conversation
+so far.
 """
 
 
@@ -60,7 +60,7 @@ def calls_text(calls: Sequence[conversation.ToolCall], format: str) -> str:
 
 
 def arguments_text(call: conversation.ToolCall) -> str:
-    """Return the arguments as the text of one JSON object, whatever the history contains.
+    """Return the arguments as the text of one JSON object, regardless of the form that they have in the history.
 
     An object is kept verbatim (spelling of numbers, order of keys). Empty arguments become `{}`, and an object inside a
     string is extracted. The raw text of a custom tool becomes `{"input": …}`; anything else that is not an object
@@ -108,7 +108,7 @@ def interrupted_text(call: conversation.ToolCall, settings: ResultSettings) -> s
 
 
 def orphan_text(result: ToolResult, settings: ResultSettings) -> str:
-    """Return a result whose call is not in the conversation as user text."""
+    """Return the text for a result whose call is not in the conversation; it becomes user text."""
     text = result_text(result, "", ResultSettings(settings.max_length, "{content}", settings.drop, settings.strip))
     return f"Result of an earlier call that is not shown:\n{text}"
 
@@ -116,8 +116,9 @@ def orphan_text(result: ToolResult, settings: ResultSettings) -> str:
 def frame_content(content: str, name: str, id: str, frame: str) -> str:
     r"""Put the content into a frame: one of `FRAMES`, or a template.
 
-    Text in the content that would close this frame, or open another one, gets a backslash (`<\/tool_response>`), or one
-    more if it already has some; nothing else is changed, so the original content can be recovered.
+    Text in the content that would close this frame, or open another one, is escaped with a backslash
+    (`<\/tool_response>`), in addition to any that it already contains. Nothing else is changed, so the original content
+    can be recovered.
     """
     template = FRAMES.get(frame, frame)
     marks = _escape_pattern(template)
@@ -139,8 +140,8 @@ def _as_pattern(template: str) -> tuple[frozenset[str], str]:
 
 @lru_cache(maxsize=16)
 def _escape_pattern(template: str) -> "re.Pattern[str] | None":
-    """Return a pattern for the places to escape: after the bracket of the frame's tags, or before the frame's first
-    line.
+    """Return a pattern for the positions to escape: after the opening bracket of the frame's tags, or before the
+    frame's first line.
     """
     tags = sorted({tag.lower() for tag in _TAG.findall(template)})
     if tags:
@@ -155,12 +156,14 @@ def _escaped(char: re.Match[str]) -> str:
 
 
 def media_of(result: ToolResult, settings: ResultSettings) -> Sequence[MediaPart]:
-    """Return the media parts of a result, which are sent along with its text."""
+    """Return the media parts of a result, which are sent with the result's text."""
     return () if settings.drop else [part for part in result.content if isinstance(part, MediaPart)]
 
 
 def strip_tags(text: str, tags: Iterable[str]) -> str:
-    """Remove the blocks of these tags (`<tag>…</tag>`) from the text; an opener without a closer is left unchanged."""
+    """Remove the elements with these tags (`<tag>…</tag>`) from the text. An opening tag without a closing tag is left
+    unchanged.
+    """
     for tag in tags:
         opener, closer = f"<{tag}>", f"</{tag}>"
         kept, at = [], 0

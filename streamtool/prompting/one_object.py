@@ -1,7 +1,8 @@
-"""Formats in which the entire reply is one object: a final answer has its own form, and text has a field in the object.
+"""Formats in which the entire reply is one object: a final answer has a distinct form, and text is a field of the
+object.
 
-In all other formats, text is plain text. The table of formats defines which formats these are, and which keys hold
-text: they have an envelope with a `final` key (and a `thought`).
+In all other formats, text is written as plain text. The table of formats defines which formats use one object, and
+which keys contain text: such formats have an envelope with a `final` key (and a `thought` key).
 """
 
 import json
@@ -37,8 +38,8 @@ def answer_text(text: str, format: str) -> str:
 
 
 def join_text_and_calls(text: str, calls: str, format: str) -> str:
-    """Return text and the calls that follow it as one reply in this format. In a one-object format, the text becomes
-    the object's thought.
+    """Return text and the calls that follow it as one reply in this format. If the entire reply is one object, the text
+    becomes the object's thought.
     """
     envelope = _envelope(format)
     if not text:

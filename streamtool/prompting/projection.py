@@ -4,9 +4,9 @@
     the messages in order, with past calls and results as text
     turn instructions, which apply to this reply only
 
-The messages are read once, from first to last, and later messages never change what has already been written. The
-prompt without its turn instructions is therefore a prefix of the next turn's prompt. Messages that need no change keep
-their `raw` and are sent unchanged.
+The messages are read once, from first to last, and later messages never change the text of earlier ones. The prompt
+without its turn instructions is therefore a prefix of the next turn's prompt. Messages that need no change keep their
+`raw` field and are sent unchanged.
 
 With `roles = "strict"`, the messages have the form that every chat template accepts: one system message, then
 alternating user and assistant messages. Without a system role, they alternate from the start, and the first user
@@ -50,7 +50,7 @@ from streamtool.prompting.turn_instructions import instructions_text
 from streamtool.protocols.interfaces import Recall
 from streamtool.settings import ModelSettings
 
-_EXAMPLE_LENGTH = 400  # maximum length of arguments from the history that are used as an example
+_EXAMPLE_LENGTH = 400  # maximum length of arguments from the history that may be used as an example
 
 _CALLS = attrgetter("calls")
 _BEGIN = Message("user", (TextPart("(The assistant speaks first.)"),))
@@ -70,11 +70,11 @@ def project(
 
     A conversation with neither tools nor tool history is returned unchanged. `correction` is added to the turn
     instructions of a further attempt; `continued` is the reply so far, which precedes the turn instructions as an
-    assistant message. `recall` looks up how the model wrote past calls (`verbatim`). Everything omitted or repaired is
+    assistant message. `recall` looks up how the model wrote past calls (`verbatim`). All omissions and repairs are
     listed in `dropped`.
 
-    Raises RequestError for a call that lacks its result at the end, unless `open_end` is set (with `history =
-    "strict"`: anywhere), for a result without its call (strict only), and for a tool prompt that exceeds the context.
+    Raises RequestError if a call at the end lacks its result, unless `open_end` is set, and if the tool prompt exceeds
+    the context. With `history = "strict"`, also raises RequestError if any call lacks its result, or a result its call.
     """
     if not conversation.tools and not conversation.has_tool_history:
         return conversation
@@ -168,7 +168,7 @@ def _with_text(message: Message, text: str) -> Message:
 
 
 def _join_contents(contents: Iterable[Sequence[Part]]) -> tuple[Part, ...]:
-    """Concatenate the parts. Where two texts become adjacent, they are joined with an empty line between them."""
+    """Concatenate the parts. Where two text parts become adjacent, they are joined with an empty line between them."""
     parts: list[Part] = []
     meeting: list[str] = []
     for content in contents:
@@ -186,7 +186,7 @@ def _join_contents(contents: Iterable[Sequence[Part]]) -> tuple[Part, ...]:
 
 
 def _add_turn_instructions(messages: list[Message], text: str) -> None:
-    """Append this text after the last message, as user text."""
+    """Append this text to the conversation as user text, after the last message."""
     if text and messages and messages[-1].role == "user":
         messages[-1] = _with_text(messages[-1], text)
     elif text:
@@ -201,9 +201,9 @@ def _alternate_roles(messages: Sequence[Message], *, system_role: bool) -> list[
     """
     made: list[Message] = []
     same: list[list[tuple[Part, ...]]] = []
-    """For each message in `made`, the contents that it consists of."""
+    """For each message in `made`, the contents that are joined in it."""
     leads = system_role
-    """Whether there have been only system messages so far."""
+    """Whether all messages so far have been system messages."""
     end = messages[-1] if messages else None
     for message in messages:
         role = "user" if message.role == "system" and not leads else message.role
@@ -228,7 +228,7 @@ def _alternate_roles(messages: Sequence[Message], *, system_role: bool) -> list[
 
 
 class _Projector:
-    """Projects messages in order; consecutive results become one message."""
+    """A projector that takes messages in order. It combines consecutive results into one message."""
 
     __slots__ = (
         "_calls",

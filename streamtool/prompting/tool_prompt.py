@@ -1,14 +1,14 @@
 """The tool prompt: the text that teaches the model its tools and the form of a call.
 
-It is a pure function of the tools and the settings: the tools keep the client's order, and nothing depends on time,
-process or turn, so the same tools give the same bytes and stay in the upstream's prefix cache. The form of a call is
-shown, never described: `write` makes each example from the offered tools. Everything that changes from turn to turn
-(tool choice, corrections) is in the turn instructions, not here.
+It is a pure function of the tools and the settings: the tools remain in the client's order, and the text does not
+depend on time, process or turn, so the same tools always result in the same bytes, which remain in the upstream's
+prefix cache. The form of a call is shown, never described: `write` creates each example from the offered tools. Text
+that changes from turn to turn (tool choice, corrections) is in the turn instructions instead.
 
 Size. Each style lists the name, description and parameters of every tool in full. If that exceeds the budget, all tools
-drop to the next tier together: first to compact signatures with the first sentence of the description, then to names
-with that sentence. The last tier is never truncated; if it exceeds the model's context, `_check_context` rejects the
-request.
+together are reduced to the next tier: first to compact signatures with the first sentence of the description, then to
+names with that sentence. The last tier is never truncated; if it exceeds the model's context, `_check_context` rejects
+the request.
 
 The sections and their headings are parsed by `streamtool.sample`, a stand-in for a model; a test keeps the two
 consistent.
@@ -56,7 +56,7 @@ _MAX_EXAMPLE = 2000
 _MAX_CACHED_TOOLS = 256 * 1024
 """Maximum size of the tools in a cached prompt, as JSON characters."""
 _MAX_CACHE = 16 * 1024 * 1024
-"""Total size of the cached tool prompts and of the tools that they were made for, in characters."""
+"""Maximum total size of the cached tool prompts and of the tools that they describe, in characters."""
 
 Tier = Literal["full", "compact", "names"]
 
@@ -68,7 +68,7 @@ def example_result(name: str) -> str:
 
 @frozen
 class ToolPrompt:
-    """A tool prompt, and how much detail about the tools it contains."""
+    """A tool prompt, and its level of detail about the tools."""
 
     text: str
     tier: Tier
@@ -76,7 +76,7 @@ class ToolPrompt:
 
 
 _cache = LruCache[ToolPrompt](_MAX_CACHE)
-"""Tool prompts, by the JSON of the tools and by the settings that affect them."""
+"""Tool prompts, keyed by the JSON of the tools and the settings that affect the prompt."""
 
 
 def build_tool_prompt(tools: Sequence[Tool], format: str, model: ModelSettings, *, parallel: bool = True) -> ToolPrompt:

@@ -1,9 +1,10 @@
 """Verbatim history: the prompt contains past calls exactly as the model wrote them.
 
 A client sends back its interpretation of a reply: text, and calls as data. If these are turned into text again, the
-result rarely equals the original, so an upstream that has the reply in its cache would have to process it again. The
-transcript of each reply with calls is therefore stored under the id of its first call, with a digest of its meaning. It
-is used only if the message that the client returns still has the same meaning; edited calls are written as new text.
+result rarely equals the original, so an upstream that has the reply in its prefix cache would have to process it again.
+The transcript of each reply with calls is therefore stored under the id of its first call, with a digest of its
+meaning. The transcript is used only if the message that the client returns still has the same meaning; edited calls are
+written as new text.
 """
 
 import hashlib
@@ -48,8 +49,8 @@ def encode_transcript(
     """Encode the transcript of a reply that the model wrote as `text` and that the parser turned into `events`.
 
     `ids` are the ids of the calls that the client received, `format` is the taught format, `tools` is the key of the
-    tools, and `turn_instructions` are the ones for this reply. Return None if the text does not contain exactly these
-    calls.
+    tools, and `turn_instructions` are the turn instructions for this reply. Return None if the text does not contain
+    exactly these calls.
     """
     said: list[str] = []
     calls: list[list[str]] = []
@@ -70,7 +71,8 @@ def encode_transcript(
 
 
 def find_transcript(message: Message, format: str, recall: Recall) -> tuple[str | None, str]:
-    """Return the transcript of this message and the turn instructions stored with it; None without a usable transcript.
+    """Return the transcript of this message and the turn instructions stored with it. The transcript is None if it is
+    missing or not usable.
 
     A transcript in another format is not usable, nor is one whose meaning differs from the message.
     """
@@ -88,7 +90,7 @@ def format_of(messages: Iterable[Message], recall: Recall) -> str | None:
 
 
 def toolset_of(message: Message, recall: Recall) -> str | None:
-    """Return the key of the tools that the model had when it wrote this message; None if unknown."""
+    """Return the key of the tools that the model had when it wrote this message, or None if it is unknown."""
     known = _load(message, recall)
     return None if known is None else known.tools or None
 

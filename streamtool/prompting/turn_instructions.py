@@ -1,10 +1,10 @@
 """Turn instructions: text after the last message that applies to this reply only.
 
-The tool choice and a correction change from turn to turn; the tool prompt and the history do not. The prompt without
-its turn instructions is therefore a prefix of the next prompt, and remains in the upstream's prefix cache. With
-`verbatim`, the turn instructions for a reply with calls are stored with the reply, and precede it in all later prompts.
-A free tool choice adds no text. A limit of one call per reply is a rule in the tool prompt instead, since clients that
-set it do so in every request.
+The tool choice and corrections change from turn to turn; the tool prompt and the history do not. The prompt without its
+turn instructions is therefore a prefix of the next prompt, and remains in the upstream's prefix cache. With `verbatim`,
+the turn instructions for a reply with calls are stored with the reply, and precede it in all later prompts. A free tool
+choice adds no text. A limit of one call per reply is a rule in the tool prompt instead, since clients that set the
+limit do so in every request.
 """
 
 import json
@@ -15,7 +15,7 @@ from streamtool.core.conversation import Conversation, Message, OutputFormat, Te
 
 
 def choice_text(choice: ToolChoice) -> str:
-    """Return the tool choice as one or two sentences; empty if the model is free to choose."""
+    """Return the tool choice as one or two sentences, or an empty string if the model is free to choose."""
     names = ", ".join(f"`{name}`" for name in choice.names)
     if choice.mode == "none":
         return "For this reply: write no call. Answer without tools."
@@ -38,7 +38,9 @@ def _at_least(count: str) -> str:
 
 
 def output_text(output: OutputFormat | None) -> str:
-    """Return an instruction about the form of the answer, which the upstream cannot enforce while calls are text."""
+    """Return an instruction about the form of the answer, because the upstream cannot enforce the form while calls are
+    text.
+    """
     if output is None or output.foreign:
         return ""
     if output.schema is None:
@@ -58,7 +60,9 @@ def instructions_text(choice: ToolChoice, correction: str | None, output: Output
 
 
 def with_correction(conversation: Conversation, correction: str) -> Conversation:
-    """Return the conversation with a correction as the last user message, for a model that gets its tools natively."""
+    """Return the conversation with a correction as the last user message, for a model that receives its tools
+    natively.
+    """
     *before, last = conversation.messages
     said = Message("user", (TextPart(correction),))
     if last.role == "user" and not last.results:  # some upstreams reject two user messages in a row

@@ -18,9 +18,9 @@ BYTES_PER_TOKEN: Final = 4
 _MESSAGE: Final = 4
 _MEDIA: Final = 1600
 _MARGIN: Final = 1.25
-"""Smallest ratio of estimate to window that counts as too long."""
+"""Minimum ratio of the estimate to the window for a prompt that counts as too long."""
 _MIN_REPLY: Final = 256
-"""Number of tokens that a reply is always granted, because the model's server knows better whether they fit."""
+"""Minimum value of the limit on the reply's tokens; the model's server knows better whether that many fit."""
 
 CountTokens = Callable[[str], int]
 """A function that counts the tokens in a string."""
@@ -45,7 +45,8 @@ def prompt_tokens(conversation: Conversation, tokenizer: CountTokens | None) -> 
 
 
 def limit_max_tokens(conversation: Conversation, window: int | None, tokenizer: CountTokens | None) -> Conversation:
-    """Limit `max_tokens` to the room that the prompt leaves in a window of this many tokens (None: unknown).
+    """Limit `max_tokens` to the room that the prompt leaves in a window of this many tokens. If `window` is None, it is
+    unknown, and the conversation is returned unchanged.
 
     Raises RequestError if the prompt leaves no room. The error contains the phrases that make clients compact their
     history: "prompt is too long: 37980 tokens > 20000 maximum" (Claude Code reads the numbers), "maximum context length

@@ -1,6 +1,7 @@
-"""Decisions about request and tool fields, and notes about fields that are not passed to an upstream.
+"""Treatment of request and tool fields, and the list of fields that are lost on the way to an upstream.
 
-Each client protocol has a table of its fields (`request_fields`). Fields that hold options come from the option table.
+Each client protocol has a table of its fields (`request_fields`). Fields that contain options come from the option
+table.
 """
 
 from collections.abc import Mapping
@@ -23,26 +24,26 @@ from streamtool.protocols.options import (
 
 
 class Decision(Enum):
-    """Treatment of a field, as worded in the docs."""
+    """Treatment of a field. The values are the wording used in the docs."""
 
     HONORED = "honored"
-    PASSED = "passed within the protocol, otherwise dropped and logged"
-    LOCAL = "passed within the protocol, meaningless in others"
-    NATIVE = "passed with native tools"
+    PASSED = "forwarded within the protocol, otherwise dropped and logged"
+    LOCAL = "forwarded within the protocol, meaningless in other protocols"
+    NATIVE = "forwarded with native tools"
     DROPPED = "dropped"
     REJECTED = "rejected"
 
 
 @frozen
 class Field:
-    """Decision about a field."""
+    """Treatment of one field."""
 
     decision: Decision
     note: str = ""
-    """Detail, for the docs."""
+    """Additional detail for the docs."""
 
     def with_note(self, note: str) -> "Field":
-        """Return the same decision with a detail."""
+        """Return a field with the same decision and this note."""
         return Field(self.decision, note)
 
 
@@ -56,13 +57,17 @@ REJECTED: Final = Field(Decision.REJECTED)
 
 @frozen
 class _Kept:
-    """Fields of one client protocol that need no note, for an upstream that speaks another protocol."""
+    """Fields of a client protocol that can be passed to an upstream of a particular other protocol, and options that
+    cannot.
+    """
 
     top: frozenset[str]
     nested: tuple[tuple[str, frozenset[str]], ...]
-    """Known members of the fields whose members the table lists."""
+    """Name and known members of the field that contains the options; () if the protocol has no such field."""
     lost: tuple[tuple[Option, Condition | None, Path], ...]
-    """Options that the upstream lacks or supports only under a condition, with the paths where clients send them."""
+    """Options that the upstream does not support (None) or supports only under a condition, each with the path that
+    clients use for it.
+    """
 
 
 class RequestFields:
@@ -77,10 +82,10 @@ class RequestFields:
         self._kept: dict[str, _Kept] = {}
 
     def dropped(self, conversation: Conversation, upstream: str, *, prompted: bool) -> list[str]:
-        """Return the names of the body fields that have no place in the upstream's protocol.
+        """Return the names of the body fields that cannot be expressed in the upstream's protocol.
 
-        `prompted` means that the prompt asks for the options that can be requested in words, so these are not lost. A
-        null field counts as absent.
+        `prompted` means that the prompt asks the model for the options that can be expressed in words, so these options
+        are not lost. A null field counts as absent.
         """
         kept = self._kept.get(upstream)
         if kept is None:
@@ -117,7 +122,7 @@ class RequestFields:
 
 
 def _option_fields(protocol: str) -> dict[str, Field]:
-    """Return the body fields that hold options."""
+    """Return the body fields that contain options."""
     notes: dict[str, list[str]] = {}
     container = CONTAINERS.get(protocol)
     for option, path in client_paths(protocol):
@@ -135,7 +140,7 @@ def _option_fields(protocol: str) -> dict[str, Field]:
 
 
 def _value_at(raw: Json, path: Path) -> Json:
-    """Return the value at the path, or None."""
+    """Return the value at the path, or None if it is missing."""
     for key in path:
         raw = raw.get(key) if isinstance(raw, dict) else None
     return raw

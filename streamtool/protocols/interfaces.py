@@ -1,7 +1,7 @@
 """Interfaces of a protocol package: `ClientProtocol` faces clients, `UpstreamProtocol` faces upstreams.
 
-A package for both sides implements both. The names are module attributes (`chat.read_request`). A package has no list
-of them: whatever it imports is part of it, and a test compares its names with this module.
+A package that serves both sides implements both interfaces, as module attributes (`chat.read_request`). It does not
+list these attributes: everything that it imports is part of it, and a test compares its attributes with the interfaces.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from streamtool.settings import LimitSettings, ModelSettings
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Recall = Callable[[str], bytes | None]
-"""Function that returns the value stored under an id, or None if it is missing or has expired."""
+"""Function that returns the value stored under an id, or None if the value is missing or has expired."""
 
 
 @frozen
@@ -27,9 +27,7 @@ class ListedModel:
 
     name: str
     upstream_fields: Mapping[str, Json]
-    """The upstream's description of the model in the client's own protocol; empty if the upstream speaks another
-    protocol.
-    """
+    """The upstream's own description of the model; empty unless the upstream speaks the client's protocol."""
     context: int | None
     """Context length in tokens, if configured."""
 
@@ -85,7 +83,7 @@ class ClientProtocol(Protocol):
     ) -> bytes: ...
     def write_error(self, error: StreamtoolError, request_id: str | None) -> bytes: ...
     @property
-    def ReplyWriter(self) -> Callable[..., ClientWriter]: ...  # noqa: N802  a class of the module
+    def ReplyWriter(self) -> Callable[..., ClientWriter]: ...  # noqa: N802  a class in the module
     @property
     def store_entries(self) -> Callable[[Conversation, bytes], Iterable[tuple[str, bytes]]] | None: ...
 

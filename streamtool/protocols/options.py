@@ -1,9 +1,9 @@
-"""Table of options: the place of each reply option in the request bodies of each protocol.
+"""Table of options: the location of each reply option in the request bodies of each protocol.
 
 Readers and writers of requests, telemetry, the list of dropped fields and `tools/protocols_page.py` all use this table.
 To add a sampling option, add one row. `tests/protocols/test_option_table.py` reports each protocol that a row omits,
-sends every option from every client to every upstream, and compares the field names with the types of the official
-SDKs.
+sends every option from every client protocol to every upstream protocol, and compares the field names with the types in
+the official SDKs.
 
 The table is data; it imports no protocol package. `reading` and `writing` compile it once for each protocol.
 """
@@ -21,7 +21,7 @@ from streamtool.core.json_value import Json
 Path = tuple[str, ...]
 
 CONTAINERS: Final[Mapping[str, str]] = {"ollama": "options", "gemini": "generationConfig"}
-"""Body field that holds the options, for protocols that have such a field."""
+"""Body field that contains the options, for protocols that have such a field."""
 
 
 class OptionKind(Enum):
@@ -32,11 +32,13 @@ class OptionKind(Enum):
     TEXT = "a string"
     TEXTS = "a string or a list of strings"
     OWN = "a structure"
-    """Read and written by each protocol's own code; only the other users of the table need the row."""
+    """Structure that each protocol reads and writes with its own code; the row exists only for the other users of the
+    table.
+    """
 
 
 class Absent(Enum):
-    """Reason why an option has no place in a protocol."""
+    """Treatment of an option that a protocol cannot express."""
 
     UNSUPPORTED = "unsupported"
     """The option is dropped, and a note is logged."""
@@ -48,7 +50,7 @@ UNSUPPORTED: Final = Absent.UNSUPPORTED
 REJECTED: Final = Absent.REJECTED
 
 Converter = Callable[[Json], Json]
-"""Function that converts a value other than None. It returns None for a value equivalent to an absent one."""
+"""Function that converts a value other than None. It returns None if the value is equivalent to an absent option."""
 
 
 Condition = Callable[[Options], bool]
@@ -73,7 +75,7 @@ def above_one(value: int) -> int | None:
 
 
 def truncated(value: float) -> float:
-    """Return the number without its fraction, because Gemini declares `topK` as a float."""
+    """Return the number without its fractional part, because Gemini declares the integer `topK` as a float."""
     return int(value) if math.isfinite(value) else value
 
 
@@ -88,24 +90,26 @@ def listed(value: tuple[str, ...]) -> list[str] | None:
 
 
 def not_blank(value: tuple[str, ...]) -> list[str] | None:
-    """Return the strings without blank ones, which the Messages API rejects; None instead of an empty list."""
+    """Return the strings that are not blank, or None if all are blank. The Messages API rejects blank strings."""
     return [text for text in value if text.strip()] or None
 
 
 def first_five(value: tuple[str, ...]) -> list[str] | None:
-    """Return the first five strings, the most that Gemini accepts. The exchange itself applies all of them."""
+    """Return the first five strings, because Gemini accepts no more than five. The exchange itself applies all of the
+    strings.
+    """
     return list(value[:5]) or None
 
 
 def no_temperature(options: Options) -> bool:
-    """Return whether the request has no temperature. Newer Anthropic models accept either it or `top_p`, but not
+    """Return whether the request has no temperature. Newer Anthropic models accept a temperature or `top_p`, but not
     both.
     """
     return "temperature" not in options.sampling
 
 
 def no_schemaless_output(options: Options) -> bool:
-    """Return whether the answer has a schema or may have any form; false for JSON output without a schema."""
+    """Return whether the output is unrestricted or has a schema. This is false for JSON output without a schema."""
     return options.output is None or options.output.foreign or options.output.schema is not None
 
 
@@ -114,23 +118,23 @@ def no_schemaless_output(options: Options) -> bool:
 
 @frozen
 class Spelling:
-    """Place of an option in a protocol's body, and how its value is converted."""
+    """Location of an option in a protocol's body, and the conversion of its value."""
 
     path: Path
-    """Keys that lead to the value."""
+    """Keys that lead to the value, from the outermost to the innermost."""
     also: tuple[Path, ...] = ()
-    """Places to read from, in order, if the value at `path` is absent."""
+    """Paths to read from, in order, if `path` leads to no value."""
     extension: bool = False
     """Whether the field is unknown to the origin and supported only by engines such as vLLM, SGLang and llama.cpp."""
     read: Converter | None = None
     write: Converter | None = None
     """Converter to use instead of the option's own."""
     fallback: int | None = None
-    """Value to write if the client sent none."""
+    """Value to write if the client sent no value."""
     fits: Condition | None = None
     """Condition for writing the option; None means always."""
     note: str = ""
-    """Limitations in this protocol, for the docs."""
+    """Limitations of the option in this protocol, for the docs."""
 
 
 OptionPlace = Spelling | Absent
@@ -138,7 +142,7 @@ OptionPlace = Spelling | Absent
 
 @frozen
 class Sides:
-    """Places of an option in a protocol whose clients and upstreams spell it differently."""
+    """Locations of an option in a protocol in which client requests and upstream requests differ."""
 
     client: OptionPlace
     upstream: OptionPlace
@@ -152,7 +156,9 @@ class Option:
     """Name of the field in `conversation.Options`, or of the key in its `sampling`."""
     kind: OptionKind
     spelled: Mapping[str, OptionPlace | Sides]
-    """Place of the option in each protocol. A missing protocol counts as unsupported, and a test reports it."""
+    """Location of the option in each protocol. A missing protocol counts as unsupported, and a test reports the
+    omission.
+    """
     span: str | None = None
     """Attribute of OpenTelemetry spans; None if spans do not include the option."""
     sampling: bool = False
@@ -164,17 +170,17 @@ class Option:
     applied: bool = False
     """Whether the exchange itself applies the option, so that nothing is lost if the upstream does not support it."""
     prompted: bool = False
-    """Whether the prompt asks for it in requests whose tools become text."""
+    """Whether the prompt asks for the option in requests whose tools are moved into the prompt."""
     note: str = ""
     """Effect of the option, for the docs."""
 
     def client(self, protocol: str) -> OptionPlace:
-        """Return the option's place in client requests."""
+        """Return the option's location in client requests."""
         found = self.spelled.get(protocol, UNSUPPORTED)
         return found.client if isinstance(found, Sides) else found
 
     def upstream(self, protocol: str) -> OptionPlace:
-        """Return the option's place in upstream requests."""
+        """Return the option's location in upstream requests."""
         found = self.spelled.get(protocol, UNSUPPORTED)
         return found.upstream if isinstance(found, Sides) else found
 
@@ -185,9 +191,9 @@ def at(*path: str, **rest: Any) -> Spelling:
 
 
 def engines_read(*path: str) -> Sides:
-    """Return the places of an extension that is read from clients but not written to upstreams.
+    """Return the locations of an extension that is read from client requests but not written to upstream requests.
 
-    Some servers reject fields that they do not know (OpenAI: 400, `transformers serve`: 422).
+    Some servers reject unknown fields (OpenAI with 400, `transformers serve` with 422).
     """
     return Sides(Spelling(path, extension=True), UNSUPPORTED)
 
@@ -410,7 +416,7 @@ OPTIONS: Final = (
 
 BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
 SPANS: Final[Mapping[str, str]] = {option.name: option.span for option in OPTIONS if option.span is not None}
-"""Attributes of OpenTelemetry spans, by option."""
+"""Attributes of OpenTelemetry spans, by option name."""
 
 
 # --- compiled for a protocol ------------------------------------------------------------------------------------------
@@ -418,7 +424,7 @@ SPANS: Final[Mapping[str, str]] = {option.name: option.span for option in OPTION
 
 @frozen
 class ReadRow:
-    """Place to read an option from, relative to the fields that hold a protocol's options."""
+    """Location to read an option from, relative to the fields that contain a protocol's options."""
 
     name: str
     kind: OptionKind
@@ -433,7 +439,7 @@ class ReadRow:
 
 @frozen
 class WriteRow:
-    """Place to write an option to, relative to the fields that hold a protocol's options."""
+    """Location to write an option to, relative to the fields that contain a protocol's options."""
 
     name: str
     sampling: bool
@@ -445,8 +451,8 @@ class WriteRow:
 
 
 def reading(protocol: str) -> tuple[ReadRow, ...]:
-    """Return the places to read a client's options from. If several hold the same option, the first one with a value
-    wins.
+    """Return the locations to read a client's options from. If there are several locations for an option, the first one
+    that contains a value takes precedence.
     """
     rows: list[ReadRow] = []
     for option in OPTIONS:
@@ -462,7 +468,7 @@ def reading(protocol: str) -> tuple[ReadRow, ...]:
 
 
 def writing(protocol: str) -> tuple[WriteRow, ...]:
-    """Return the places to write an upstream's options to."""
+    """Return the locations to write an upstream's options to."""
     rows: list[WriteRow] = []
     for option in OPTIONS:
         place = option.upstream(protocol)
@@ -474,7 +480,7 @@ def writing(protocol: str) -> tuple[WriteRow, ...]:
 
 
 def _relative(protocol: str, path: Path) -> tuple[str, str]:
-    """Return the parent and the key of a path, relative to the fields that hold the protocol's options."""
+    """Return the parent and the key of a path, relative to the fields that contain the protocol's options."""
     container = CONTAINERS.get(protocol)
     inner = path if container is None or path[0] != container else path[1:]
     if container is not None and inner == path:
@@ -483,7 +489,7 @@ def _relative(protocol: str, path: Path) -> tuple[str, str]:
 
 
 def client_paths(protocol: str) -> Iterator[tuple[Option, Path]]:
-    """Yield each place where clients of the protocol send an option."""
+    """Yield each option with each path that clients of the protocol may use for it."""
     for option in OPTIONS:
         place = option.client(protocol)
         if isinstance(place, Spelling):

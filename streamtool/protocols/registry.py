@@ -1,8 +1,8 @@
 """Registry of protocol packages, by the names in `table`.
 
-A row of `table` describes who speaks a protocol, its paths, and what its servers reliably support. The code is in the
-package of the same name (`streamtool.protocols.chat`), which is imported on first use and must provide the names in
-`interfaces`. A new protocol therefore consists of a package and a row.
+A row of `table` describes who speaks a protocol, its paths, and the features that its servers reliably support. The
+code is in the package of the same name (`streamtool.protocols.chat`), which is imported on first use and must provide
+the attributes listed in `interfaces`. To add a protocol, add a package and a row.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ UPSTREAMS: "Final[Mapping[str, UpstreamProtocol]]" = _Packages(UPSTREAM_NAMES)
 
 
 class _Addressed:
-    """Client protocol at one request target: the package, with some names replaced."""
+    """Client protocol at one request target: the package, with some of its attributes replaced."""
 
     def __init__(self, package: Any, names: Mapping[str, Any]) -> None:
         self.__dict__.update(names)
@@ -52,8 +52,8 @@ class _Addressed:
 
 
 def client_protocol(name: str | None, target: str = "") -> "ClientProtocol":
-    """Return the client protocol for a protocol name, or for the name of a purpose such as token counting. Without a
-    name, as for an unknown path, return `chat`.
+    """Return the client protocol for a protocol name, or for the name of a purpose such as token counting. If `name` is
+    None, as for an unknown path, return `chat`.
 
     `target` is the requested path with its query, for protocols whose path carries information that the body lacks.
     """
@@ -70,8 +70,8 @@ def as_counting_protocol(client: "ClientProtocol") -> "CountingProtocol":
 
 
 def upstream_protocol_for(client: "ClientProtocol", name: str | None) -> "UpstreamProtocol":
-    """Return the protocol to speak to an upstream. None selects the client's own protocol if that may be assumed,
-    otherwise `chat`.
+    """Return the protocol to speak to an upstream. If `name` is None, this is the client's own protocol if the upstream
+    may be assumed to speak it, and `chat` otherwise.
     """
     name = upstream_name(client.NAME, name)
-    return cast("UpstreamProtocol", client) if name == client.NAME else UPSTREAMS[name]  # keeps its request target
+    return cast("UpstreamProtocol", client) if name == client.NAME else UPSTREAMS[name]  # retains the request target

@@ -1,7 +1,7 @@
 """Table of protocols: one row for each, with its paths and the features that its servers reliably support.
 
-Every other list of protocols is derived from these rows. They are pure data: this module does not import any other part
-of the project, so the settings can read it. `registry` loads the code for a row.
+Every other list of protocols is derived from these rows. The rows are pure data: this module imports no other part of
+the project, so the settings can import it. `registry` loads the code for a row.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeVar
 from attrs import frozen
 
 ForcingSetting = Literal["auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar"]
-"""Forcing method; `auto` selects the method that every server of the protocol supports."""
+"""Forcing method; `auto` selects the method that all of the protocol's servers support."""
 
 
 @frozen
@@ -23,13 +23,13 @@ class ProtocolRow:
     paths: tuple[str, ...] = ()
     """Paths served to clients, with `{model}` in place of any model name; () if clients cannot use this protocol."""
     addressed: bool = False
-    """Whether the path carries information that the body lacks; the package's `at` returns the names that depend on
-    it.
+    """Whether the path carries information that the body lacks; the package's `at` returns the attributes that depend
+    on the path.
     """
     model_in_path: bool = False
     """Whether the path names the model and selects streaming."""
     query_key: str = ""
-    """Query parameter in which a client may send its key; "" if only headers carry it."""
+    """Query parameter in which a client may send its key; "" if only a header may contain it."""
     list_paths: tuple[tuple[str, str], ...] = ()
     """Paths where clients list models, with their HTTP methods."""
     other_paths: tuple[tuple[str, str], ...] = ()
@@ -39,27 +39,27 @@ class ProtocolRow:
     assumed_of_upstream: bool = True
     """Whether an unconfigured upstream is assumed to speak the client's protocol; otherwise `chat` is assumed."""
     path_suffixes: tuple[str, ...] = ()
-    """Paths that the protocol appends to an upstream's base URL."""
+    """Suffixes that the protocol appends to an upstream's base URL."""
     hosts: tuple[str, ...] = ()
     """Hosts that speak only this protocol."""
     forcing: tuple[ForcingSetting, ...] = ("prompt",)
     """Supported forcing methods."""
     auto_forcing: Literal["prompt", "prefill", "schema"] = "prompt"
-    """Forcing method that every server of the protocol supports."""
+    """Forcing method that all of the protocol's servers support."""
     lazy_grammar: bool = False
-    """Whether llama.cpp reads a grammar's triggers. In a chat request, it does not: the template's triggers overwrite
-    them.
+    """Whether llama.cpp honors a grammar's triggers. In a chat request, it overwrites them with the template's own
+    triggers.
     """
     native_tools: bool = True
-    """Whether requests have a place for tools."""
+    """Whether requests can contain tools."""
     prefill: bool = True
     """Whether a request can contain the beginning of the reply."""
     joins_neighbours: bool = False
     """Whether consecutive messages of the same role are merged."""
     signs_calls: bool = False
-    """Whether calls may carry a signature that must be returned."""
+    """Whether calls may carry a signature that must be sent back."""
     provider: str | None = None
-    """Provider name in OpenTelemetry's conventions; None if it is the protocol's name."""
+    """Provider name in OpenTelemetry's conventions; None if the provider name is the protocol's name."""
 
 
 ROWS: Final = (
@@ -68,7 +68,7 @@ ROWS: Final = (
         paths=("/v1/chat/completions",),
         path_suffixes=("/chat/completions",),
         forcing=("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
-        signs_calls=True,  # in Google's dialect
+        signs_calls=True,  # in Google's dialect only
         provider="openai",
     ),
     ProtocolRow(
@@ -156,7 +156,7 @@ COMPACT: Final = "compact"
 OTHER_REQUESTS: Final[Mapping[str, str]] = MappingProxyType(
     {what: row.name for row in ROWS for _, what in row.other_paths}
 )
-"""Client protocol of each kind of request for something other than a reply, by the name used in place of a protocol."""
+"""Client protocol of each purpose other than a reply, by the purpose's name, which is used in place of a protocol."""
 
 
 COUNTS: Final = frozenset(OTHER_REQUESTS) - {COMPACT}
@@ -188,11 +188,13 @@ T = TypeVar("T")
 
 
 _UNSAFE_SEGMENTS: Final = frozenset(("", ".", ".."))
-"""Path segments that another server would resolve to a different path."""
+"""Segments that a model name in a path must not contain, because another server may resolve such a path to a different
+one.
+"""
 
 
 def at_path(paths: Mapping[str, T], path: str) -> T | None:
-    """Return the entry of `paths` that matches this path; a key may contain `{model}`. None if no entry matches."""
+    """Return the entry of `paths` that matches this path, or None if no entry matches. A key may contain `{model}`."""
     found = paths.get(path)
     if found is not None:
         return found
@@ -223,10 +225,12 @@ def protocol_for_errors(paths: Mapping[str, str], path: str) -> str:
 
 
 def protocol_of_host(host: str | None) -> str:
-    """Return the protocol to assume for an upstream if nothing but its host is configured."""
+    """Return the protocol to assume for an upstream if only its host is configured."""
     return next((row.name for row in ROWS if host in row.hosts), "chat")
 
 
 def upstream_name(client: str, name: str | None) -> str:
-    """Return the name of the protocol to speak to an upstream. None selects the client's own if that may be assumed."""
+    """Return the name of the protocol to speak to an upstream. If `name` is None, this is the client's own protocol if
+    the upstream may be assumed to speak it, and `chat` otherwise.
+    """
     return name or (client if PROTOCOLS[client].assumed_of_upstream else "chat")

@@ -2,9 +2,9 @@
 it.
 
 `OpeningWatch` reads a reply as it streams, and buffers its first words only while they may still become a denial.
-`find_announcement` checks the last sentence of a reply without calls. The sentences to look for are data:
-`phrases.toml`, in several languages, which `phrases` compiles into the automata of `automaton`. This package only
-reports its findings; the consequences are decided elsewhere.
+`find_announcement` checks the last sentence of a reply without calls. The phrases, in several languages, are data:
+`phrases` reads them from `phrases.toml` and compiles them into the automata of `automaton`. This package only reports
+its findings; other packages decide on the consequences.
 """
 
 from streamtool.refusals.announcement import find_announcement

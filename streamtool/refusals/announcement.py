@@ -1,9 +1,9 @@
 """Detection of an announced call in the last sentence of a reply that made none.
 
-"Let me check the file." at the very end announces a call. The same words do not if an answer follows, if they are in a
-list, a quotation or a question, or if they depend on a condition ("if you agree, …"). Only the last sentence counts,
-and only if it is not too long. A phrase may begin wherever a clause begins, and nothing after it in the sentence may
-retract it.
+"Let me check the file." at the very end announces a call. The same words are not an announcement if an answer follows,
+if they are in a list, a quotation or a question, or if they depend on a condition ("if you agree, …"). Only the last
+sentence is examined, and only if it is not too long. A phrase may begin wherever a clause begins, and no later phrase
+in the sentence may retract it.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""An automaton for the phrases: it determines whether a phrase has matched the text so far, or may still match.
+"""An automaton for the phrases. It determines whether a phrase has matched the text so far, or may still match.
 
 An `Nfa` is a nondeterministic automaton whose edges are characters and kinds of characters. An `Automaton` simulates it
 deterministically and creates nodes on demand: a node is the set of NFA states that the text so far can lead to. A step
@@ -14,7 +14,7 @@ from attrs import frozen
 from streamtool.refusals.characters import kind_of
 
 NODES = 20_000
-"""Maximum number of cached nodes; beyond it, the cache is cleared."""
+"""Maximum number of cached nodes; when it is exceeded, the cache is cleared."""
 
 
 @frozen
@@ -38,7 +38,7 @@ class Nfa:
         Most states are inside a word and have no other edge.
         """
         self.epsilon: defaultdict[int, list[int]] = defaultdict(list)
-        """For each state, the states that are reached without reading a character."""
+        """For each state, the states that can be reached without reading a character."""
         self.chars: dict[int, int] = {}
         """The target of every other edge, keyed by state and character; one flat dict, since most states have a single
         edge.
@@ -58,7 +58,7 @@ class Nfa:
         return len(self.chain)
 
     def add_state(self) -> int:
-        """Add a state and return it."""
+        """Add a state and return its number."""
         self.chain.append("")
         return len(self.chain) - 1
 
@@ -78,8 +78,8 @@ class Nfa:
         # collisions.
         edge = source << 21 | ord(char)
         known = self.chars.get(edge)
-        # A dict can only hold one target per edge. A second target is reached through a fork, a state from which both
-        # are reached without reading a character.
+        # A dict can only hold one target per edge. If there is a second target, the edge leads to a fork: a state from
+        # which both targets are reached without reading a character.
         if known is not None:
             fork = self.add_state()
             self.epsilon[fork] += (known, target)
@@ -87,7 +87,7 @@ class Nfa:
         self.chars[edge] = target
 
     def closure(self, states: Iterable[int]) -> frozenset[int]:
-        """Return these states and all states that are reached from them without reading a character."""
+        """Return these states and all states that can be reached from them without reading a character."""
         seen = set(states)
         todo = list(seen)
         while todo:
@@ -132,7 +132,7 @@ class Automaton:
         return self._node(self._begin | self._begin_unspaced)
 
     def step(self, node: PhraseNode, char: str) -> PhraseNode | None:
-        """Return the node that a folded character leads to."""
+        """Return the node that a folded character leads to, or None if no phrase can match any more."""
         # All characters that occur in no phrase lead to the same node if they are of the same kind. Caching them by
         # kind keeps `next` small for arbitrary text. A kind is a capital letter, and folded text contains none, so the
         # keys cannot collide.

@@ -1,8 +1,9 @@
-"""Normalization of text before it is compared with phrases: irrelevant characters are removed, and each of the others
-has a kind.
+"""Normalization of text before it is compared with phrases: irrelevant characters are removed, and each remaining
+character has a kind.
 
 Letter case, accents, character width, zero-width characters and emphasis (`**no**`) are ignored. Typographic
-apostrophes become plain ones. Each character is handled separately, so it does not matter how the text is split.
+apostrophes become plain ones. Each character is handled separately, so the result does not depend on how the text is
+split.
 """
 
 import unicodedata
@@ -40,7 +41,9 @@ _INVISIBLE = ("Mn", "Me", "Cf")
 
 @lru_cache(maxsize=4096)
 def fold(char: str) -> str:
-    """Return the normalized form of `char`: no character, one, or several ("…" becomes three full stops)."""
+    """Return the normalized form of `char`, which may be empty or several characters long ("…" becomes three full
+    stops).
+    """
     if char in _EMPHASIS or char == END:
         return ""
     if char in _APOSTROPHES:

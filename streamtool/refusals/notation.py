@@ -4,7 +4,7 @@
 
 `(a|b)` matches one of the alternatives, `[a]` is optional, `<3>` matches up to three arbitrary words (or characters, in
 a language without spaces between words), `{name}` stands for a named piece, `,` matches an optional punctuation mark,
-and `.` matches a punctuation mark, a line break, or the end of the text. Everything else matches itself. A match must
+and `.` matches a punctuation mark, a line break, or the end of the text. All other text matches itself. A match must
 end at the end of a word.
 
 A phrase is read from left to right, and each element is added where the previous one ended. That end is a `Point` with
@@ -34,7 +34,7 @@ from streamtool.refusals.characters import (
 )
 
 STATES = 400_000
-"""Maximum number of states; a file of phrases that needs more is rejected."""
+"""Maximum number of states; a file of phrases that requires more is rejected."""
 _IN_WORD = INSIDE + OTHER
 _BOUNDARY = SPACE + LINE + STOP + PAUSE + OPEN + OTHER + OVER
 _SLOT = 30
@@ -56,13 +56,13 @@ class Point(NamedTuple):
     word: int | None = None
     """The state directly after a word, or after part of one."""
     free: int | None = None
-    """The state in which something may begin."""
+    """The state in which a new word or punctuation mark may begin."""
     before: int | None = None
     """The state directly before the space that led to `free`."""
 
 
 class PhraseCompiler:
-    """Adds the phrases of one language to an NFA."""
+    """A compiler that adds the phrases of one language to an NFA."""
 
     __slots__ = ("_at", "_cache", "_depth", "_net", "_pieces", "_spaces", "_text")
 
@@ -83,7 +83,7 @@ class PhraseCompiler:
         return state
 
     def add_lead(self, start: int, phrase: str) -> None:
-        """Allow `phrase` to precede everything that begins at `start`, a state from `new_start`."""
+        """Allow `phrase` to precede all phrases that begin at `start`, a state from `new_start`."""
         point = self._space(self._read(phrase, start))
         if point.free is not None:
             self._net.epsilon[point.free].append(start)
@@ -233,8 +233,8 @@ class PhraseCompiler:
         return found
 
     def _word(self, point: Point) -> Point:
-        """Add one arbitrary word (a character, in a language without spaces). A full stop inside a word does not end
-        it: `config.yaml`.
+        """Add one arbitrary word (a character, in a language without spaces). A full stop inside a word, as in
+        `config.yaml`, does not end the word.
         """
         net = self._net
         state = net.add_state()

@@ -1,11 +1,12 @@
-"""Detection of a denial in the opening of a reply, as it streams: the reply denies having tools, or access to the
-environment.
+"""Detection of a denial in the opening of a reply while the reply is streamed. A denial claims to have no tools, or no
+access to the environment.
 
 The text is read in three phases. In *the opening*, it is buffered while some phrase may still match; the first
-character that rules out all phrases releases everything and ends the watch. After a complete phrase come *the rest of
-the sentence* and then *the next sentence*, because either may retract it. "I can't open files directly, but I can use
-the tool." denies nothing, and neither does a sentence that is followed by "Let me use the tool." Only a statement that
-is not retracted counts as a denial. Buffering the text that long costs nothing, since a denial is not shown anyway.
+character that rules out all phrases releases the text and ends the watch. After a complete phrase, *the rest of the
+sentence* and then *the next sentence* are read, because either may retract the denial. "I can't open files directly,
+but I can use the tool." denies nothing, and neither does a sentence that is followed by "Let me use the tool." Only a
+statement that is not retracted counts as a denial. Buffering the text that long does no harm, since a denial is not
+shown anyway.
 
 The text is buffered unchanged, while its folded characters (`characters`) are compared with the phrases. Each character
 is examined once.
@@ -18,13 +19,15 @@ from streamtool.refusals.characters import END, LINE, OTHER, STOP, WORD, fold, k
 from streamtool.refusals.phrases import Denial, Phrases, default_phrases
 
 HELD = 300
-"""Maximum number of characters to buffer. Beyond it, a complete phrase is a denial, and an incomplete one is not."""
+"""Maximum number of characters to buffer. When it is exceeded, a complete phrase counts as a denial, and an incomplete
+one does not.
+"""
 
 _Place = Literal["opening", "rest of the sentence", "next sentence"]
 
 
 class OpeningWatch:
-    """Watches for a denial in the opening of one reply. Check `found` after each `feed` and after `close`."""
+    """A watch for a denial in the opening of one reply. Check `found` after each `feed` and after `close`."""
 
     __slots__ = (
         "_before",
@@ -48,19 +51,23 @@ class OpeningWatch:
         self._stop = ""
         """The last character, if it may have ended a sentence."""
         self._before = False
-        """Whether a character that is not ignored has been read."""
+        """Whether any character that comparisons do not ignore has been read."""
         self._held: list[str] = []
         self.held = 0
         """The number of buffered characters."""
         self.decided = False
-        """Whether text passes unchanged from now on, because nothing is denied or `release` was called."""
+        """Whether text passes unchanged from now on, because the reply denies nothing or `release` was called."""
         self.found: Denial | None = None
-        """The denial that was found. The buffered text must not be shown, and any text fed after that is dropped."""
+        """The denial that was found, if any. The buffered text must then not be shown, and any text fed later is
+        dropped.
+        """
         self.phrase = ""
         """The phrase that matched, as written in the file."""
 
     def feed(self, text: str) -> str:
-        """Process text and return what may be shown now; if nothing is buffered, that is `text` itself."""
+        """Process text and return the text that may be shown now. If nothing is buffered, the very object `text` is
+        returned.
+        """
         if self.decided:
             return text
         if self.found is not None or not text:
@@ -83,7 +90,7 @@ class OpeningWatch:
         return ""
 
     def close(self) -> str:
-        """End the reply, which may complete a phrase. Return the buffered text unless something is denied."""
+        """End the reply, which may complete a phrase. Return the buffered text unless it is a denial."""
         if self.decided or self.found is not None:
             return ""
         if self._step(END) and self.found is not None:

@@ -1,7 +1,7 @@
 """The phrases in all languages, read from a file and compiled into automata.
 
 The file's header explains the notation. All languages are searched at the same time, since the language of a reply is
-not known in advance. The languages share nothing but the automaton.
+not known in advance. They have only the automaton in common.
 """
 
 import tomllib
@@ -32,7 +32,7 @@ _KEYS = {
 
 
 class PhrasesError(SettingsError, ValueError):
-    """A file of phrases cannot be read; the message names the place."""
+    """A file of phrases cannot be read; the message names the entry that is wrong."""
 
 
 @frozen(eq=False)
@@ -57,7 +57,7 @@ class Phrases:
         true`.
 
         If both define a language, the phrases in `text` may use the pieces from `base`, but not vice versa. Raises
-        PhrasesError if either cannot be read, naming the place.
+        PhrasesError, naming the entry, if either cannot be read.
         """
         tree, below = _load_toml(text), _load_toml(base)
         replace = tree.pop(_REPLACE, False)
@@ -161,8 +161,8 @@ class _Language:
 
 
 def _add(languages: Iterable[_Language], net: Nfa, part: str, labels: Mapping[str, str], *, leads: bool = True) -> None:
-    """Add one language, as defined in several files, to an NFA. A leading phrase in one file may precede the phrases in
-    all files.
+    """Add the phrases of one language, which may be defined in several files, to an NFA. A leading phrase in one file
+    may precede the phrases in all files.
     """
     start: int | None = None
     for language in languages:

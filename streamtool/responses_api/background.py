@@ -1,11 +1,11 @@
 """Responses that are created in the background, whether or not a client reads them.
 
-The ASGI call for the request that asks for such a response continues after the client has been answered, until the
-response is complete. So no detached task is needed: the gate counts the response as an open request, both for its
-limits and on shutdown. Every reader of the response's events, including the first client, reads from the response's
-log, and may disconnect and come back.
+The ASGI call for a request that creates such a response continues, after the client has received its reply, until the
+response is complete. No detached task is therefore necessary, and the gate counts the response as an open request, both
+for its limits and on shutdown. Every reader of the response's events, including the first client, reads from the
+response's log, and may disconnect and reconnect.
 
-Everything that other processes need to serve the response is in the store, which is polled and updated once a second:
+The data that other processes require to serve the response is in the store, which is polled and updated once a second:
 the response's state, its events, the time until which its process is presumed alive, and whether a client has cancelled
 it.
 """
@@ -29,16 +29,18 @@ from streamtool.store.replies import ClientStoreView
 from streamtool.store.storing import use_async
 
 POLL_SECONDS: Final = 1.0
-"""Seconds between two store polls."""
+"""Seconds between polls of the store."""
 _CANCEL_SECONDS: Final = 5.0
-"""Maximum seconds for a cancelled response to end."""
+"""Maximum number of seconds to wait for a cancelled response to end."""
 
 
 class EventReader(Protocol):
-    """Reads the events of a response, starting at any of them."""
+    """A reader of a response's events, which can start at any event."""
 
     async def read(self) -> bytes:
-        """Return the next events once there are any; b"" after the last one. May be cancelled and called again."""
+        """Wait for the next events and return them, or return b"" after the last one. May be cancelled and called
+        again.
+        """
 
 
 @define(eq=False)
@@ -71,14 +73,14 @@ class EventLog:
 
 @define(eq=False)
 class LogReader:
-    """Reads the events in a log, skipping the first `count`."""
+    """A reader of the events in a log, which skips the first `count` events."""
 
     _log: EventLog
     _count: int
     _place: int = field(default=0, init=False)
 
     async def read(self) -> bytes:
-        """Return the next events."""
+        """Wait for the next events and return them."""
         while True:
             while self._place < len(self._log.pieces):
                 events, self._count = background.skip_events(self._log.pieces[self._place], self._count)
@@ -91,7 +93,9 @@ class LogReader:
 
 
 class StoreReader:
-    """Reads, from the store, the events of a response that another process creates, skipping the first `count`."""
+    """A reader, from the store, of the events of a response that another process creates. It skips the first `count`
+    events.
+    """
 
     def __init__(self, memory: ClientStoreView, id: str, count: int) -> None:
         self._store = memory
@@ -121,7 +125,7 @@ class StoreReader:
             await use_async(self._store.store, self._read_store)
 
     def _read_store(self) -> None:
-        # Checked first: if the process has stopped, everything that it wrote is in the store by now.
+        # Checked first: if the process has stopped, all events that it wrote are in the store by now.
         at_work = is_at_work(self._store, self._id)
         pieces, over = stored_pieces(self._store, self._id) or (0, False)
         while self._pieces_read < pieces and not self._ready:
@@ -144,7 +148,7 @@ def is_at_work(memory: ClientStoreView, id: str) -> bool:
 
 
 def stored_pieces(memory: ClientStoreView, id: str) -> tuple[int, bool] | None:
-    """Return the number of stored event pieces and whether they are complete; None if nothing is stored. Raises
+    """Return the number of stored event pieces and whether they are complete, or None if none are stored. Raises
     StoreError.
     """
     found = memory.demand(background.events_key(id))
@@ -169,7 +173,7 @@ class BackgroundResponse:
         self._last = b""
         """The last events; empty until the response ends."""
         self._stored_entries = 0
-        """Number of log entries in the store, where several entries are joined into one piece."""
+        """Number of log entries that are in the store, where several entries may be joined in one piece."""
         self._stored_pieces = 0
         """Number of pieces in the store."""
         self._leased = 0.0
@@ -180,7 +184,7 @@ class BackgroundResponse:
         self._publish()
 
     async def put(self, message: ASGIMessage) -> None:
-        """Handle a message from the exchange, which sends it as if to a waiting client. This is the exchange's
+        """Handle a message from the exchange, which behaves as if a client were waiting. This is the exchange's
         `send`.
         """
         if message["type"] == "http.response.body":
@@ -198,7 +202,7 @@ class BackgroundResponse:
         send: Send,
         keepalive: float,
     ) -> None:
-        """Create the response with `run` while answering the client that asked for it. `stop` ends `run` early."""
+        """Create the response with `run` while responding to the client that requested it. `stop` ends `run` early."""
         self._stop = stop
         try:
             async with anyio.create_task_group() as tasks:

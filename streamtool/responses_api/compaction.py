@@ -1,4 +1,4 @@
-"""Compacts a conversation (`POST /v1/responses/compact`). The model is asked for a summary as for any other reply."""
+"""Compaction of a conversation (`POST /v1/responses/compact`), by requesting a summary from the model."""
 
 import time
 from functools import partial
@@ -17,7 +17,7 @@ _OF_THE_BODY = frozenset((b"content-length", b"content-encoding", b"transfer-enc
 async def compact(
     app: ASGIApp, limits: LimitSettings, scope: Scope, body: bytes, *, receive: Receive, memory: ClientStoreView
 ) -> AppResponse:
-    """Return the response to a client that wants its conversation compacted. `app` serves `/v1/responses`.
+    """Return the response to a compaction request. `app` serves `/v1/responses`, from which the summary is requested.
 
     If the summary request is rejected or fails, the result is the app's response to that request. Raises RequestError,
     StoreError, or, if the summary is incomplete, UpstreamError.

@@ -1,4 +1,4 @@
-"""Serves stored conversations: create, read, update and delete, for conversations and for their items.
+"""The endpoints for stored conversations: create, read, update and delete, for conversations and for their items.
 
 Their path (`/v1/conversations`) is a sibling of the Responses path. Like responses, conversations can be accessed only
 by the client that created them.
@@ -32,11 +32,11 @@ class StoredConversations:
         self._paths = tuple(path.rpartition("/")[0] + "/conversations" for path in served)
 
     def protocol(self, path: str) -> str | None:
-        """Return the protocol if `path` is a conversation path, otherwise None."""
+        """Return the protocol if `path` is a conversation path, or None if it is not."""
         return None if self._segments(path) is None else responses.NAME
 
     def allowed_methods(self, path: str) -> tuple[str, ...]:
-        """Return the methods that `path` allows; empty if it is not served."""
+        """Return the methods that `path` allows, or () if it is not served."""
         names = self._segments(path)
         return () if names is None else _METHODS[len(names)]
 

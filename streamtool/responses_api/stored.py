@@ -1,4 +1,4 @@
-"""Serves stored responses and background responses: `GET`, `DELETE`, `cancel`, and their input items.
+"""The endpoints for stored and background responses: `GET`, `DELETE`, `cancel`, and the responses' input items.
 
 Their paths are below the Responses path. A client can find only its own responses, so it cannot read or delete a
 response created with another key: the id of another client's response is treated as unknown.
@@ -34,7 +34,7 @@ from streamtool.store.replies import ClientStoreView, Store, client_store_of
 _METHODS = {"": ("GET", "DELETE"), "input_items": ("GET",), "cancel": ("POST",)}
 """Allowed methods, by the part of the path after the id."""
 _CHECKS: Final = 20
-"""Maximum number of checks whether another process has ended a response that was cancelled here."""
+"""Maximum number of checks for whether another process has ended a response that was cancelled in this process."""
 
 
 class StoredResponses:
@@ -46,11 +46,11 @@ class StoredResponses:
         self._paths = tuple(path + "/" for path, protocol in settings.paths.items() if protocol == responses.NAME)
 
     def protocol(self, path: str) -> str | None:
-        """Return the protocol if `path` is the path of a stored response, otherwise None."""
+        """Return the protocol if `path` is the path of a stored response, or None if it is not."""
         return None if self._split_path(path) is None else responses.NAME
 
     def allowed_methods(self, path: str) -> tuple[str, ...]:
-        """Return the methods that `path` allows; empty if it is not served."""
+        """Return the methods that `path` allows, or () if it is not served."""
         place = self._split_path(path)
         return () if place is None else _METHODS[place[1]]
 
@@ -70,9 +70,7 @@ class StoredResponses:
         await send_json(send, await off_loop(partial(_answer, memory, method, id, part, asked)))
 
     async def _cancel(self, made: Background, memory: ClientStoreView, id: str) -> None:
-        """End a response, whether this process or another is creating it; another process notices the request
-        shortly.
-        """
+        """End a response. It may be created by another process, which notices the cancellation within a few seconds."""
         response = await off_loop(partial(_read_current, memory, id))
         if not response.background:
             raise RequestError("Only a background response can be cancelled; to end this one, close the connection.")
@@ -97,7 +95,7 @@ class StoredResponses:
 
 
 async def _open_reader(made: Background, memory: ClientStoreView, id: str, asked: dict[str, str]) -> EventReader:
-    """Return a reader for the events that the client asked for. Raises NotFoundError, RequestError or StoreError."""
+    """Return a reader for the events that the client requested. Raises NotFoundError, RequestError or StoreError."""
     after = asked.get("starting_after", "-1")
     if not after.removeprefix("-").isdecimal():
         raise RequestError("`starting_after` must be the sequence number of an event.", param="starting_after")
@@ -115,7 +113,7 @@ async def _open_reader(made: Background, memory: ClientStoreView, id: str, asked
 
 
 def _read_current(memory: ClientStoreView, id: str) -> StoredResponse:
-    """Return the response in its current state, which is failed if the process that creates the response has
+    """Return the response in its current state, which is `failed` if the process that creates the response has
     stopped.
     """
     response = responses.read_stored(id, memory.demand)

@@ -1,13 +1,13 @@
-"""Responses over a websocket: each message that asks for a response becomes a separate request to the app.
+"""Responses over a websocket: each message that requests a response becomes a separate request to the app.
 
     receive ─▶ read ─▶ lane ─▶ the app, called as for a POST ─▶ its events, one per message ─▶ send
                     └▶ lane ─▶ …
 
-So limits, keys, records, retries and shutdown work as for any other request. A connection adds lanes, which process
-their requests in sequence, and a store for responses that the client does not want to be stored; this store is
-discarded when the connection closes. When the client disconnects, each of its requests sees a disconnected client. When
-the server stops, or the connection has reached its maximum age, no more requests are accepted, and the connection is
-closed after the last reply.
+Limits, keys, records, retries and shutdown therefore work as for any other request. A connection adds lanes, which
+process their requests in sequence, and a store for responses that the client does not want stored permanently; this
+store is discarded when the connection closes. When the client disconnects, each of its requests is notified of the
+disconnect. When the server stops, or the connection has reached its maximum age, no more requests are accepted, and the
+connection is closed after the last reply.
 """
 
 import logging
@@ -46,10 +46,10 @@ _MAX_LANES: Final = 32
 _MAX_REASON: Final = 123
 """Maximum length of the reason in a close frame, in bytes."""
 _LEAVE_SECONDS: Final = 5.0
-"""Seconds for requests to end after the client has disconnected."""
+"""Maximum number of seconds to wait for requests to end after the client has disconnected."""
 _OK: Final = 200
 _GOING_AWAY: Final = 1012
-"""Close code of a server that is stopping; it makes clients connect again."""
+"""The close code of a server that is stopping; it makes clients connect again."""
 _HANDSHAKE: Final = frozenset(
     (b"connection", b"upgrade", b"content-type", b"content-length", b"transfer-encoding", b"expect")
 )
@@ -110,7 +110,7 @@ class _Session:
         """Pending requests by lane, including lanes that are now empty. The first request of a lane is being served."""
         self._open = 0
         self._idle = anyio.Event()
-        """Set when no request is open any longer."""
+        """Set when the last open request has ended."""
         self._drained = anyio.Event()
         self._closing: StreamtoolError | None = None
         """The error that rejects further requests; None while they are accepted."""
@@ -124,7 +124,7 @@ class _Session:
         self._drained.set()
 
     async def run(self, receive: Receive) -> None:
-        """Serve until the client has disconnected or the connection is closed."""
+        """Serve messages until the client has disconnected or the connection is closed."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._close_in_time)
             with self._reading:

@@ -1,9 +1,9 @@
 """Embedded upstream: a small deterministic stand-in for a model that only writes text.
 
-It does not cheat: its only input is the text of its prompt. There it finds the tool prompt, reads the tools from it in
-any of the list styles, and learns the call format and the result frame from the example in the tool prompt (`lesson`).
-It then plays a simple turn (`model`): first a sentence and a call; once results have arrived, a final answer that
-quotes them; without tools, an echo. It follows the turn instructions (no call, a particular tool, exactly one call).
+Its only input is the text of the prompt. It finds the tool prompt there, reads the tools from it in any of the list
+styles, and learns the call format and the result frame from the example in the tool prompt (`lesson`). It then writes a
+simple reply (`model`): first a sentence and a call; once results have arrived, a final answer that quotes them; if no
+tools are offered, an echo. It follows the turn instructions (no call, a particular tool, exactly one call).
 
 `reply` is the model, a pure function. `Sample` (`server`) serves it as an ASGI app for Chat Completions, streamed in
 small pieces or as one document, so that everything else (the demo, the docs, the tests) can run without a network.

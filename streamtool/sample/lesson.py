@@ -34,7 +34,7 @@ class OfferedTool:
 
 @frozen
 class Lesson:
-    """Everything that the tool prompt teaches."""
+    """The contents of a tool prompt, as far as the sample uses them."""
 
     offers: tuple[OfferedTool, ...]
     format: str
@@ -46,7 +46,7 @@ class Lesson:
     """Whether a reply may contain only one call."""
 
     def final(self, text: str) -> str:
-        """Return the final answer in the same form as the example."""
+        """Return a final answer with this text, in the form of the example."""
         if self.answer == words.EXAMPLE_ANSWER:
             return text
         return self.answer.replace(json.dumps(words.EXAMPLE_ANSWER), json.dumps(text, ensure_ascii=False))
@@ -173,7 +173,7 @@ def _between(text: str, opener: str, closer: str) -> str:
 
 @lru_cache(maxsize=16)
 def learn(prompt: str) -> Lesson | None:
-    """Return the lesson of the tool prompt in this text; None if the text does not contain one or it cannot be read."""
+    """Return the lesson of the tool prompt in this text; None if the text contains no readable tool prompt."""
     if words.LIST_HEADING not in prompt or words.EXAMPLE_HEADING not in prompt:
         return None
     before, _, example = prompt.partition(words.END)[0].rpartition(f"\n{words.EXAMPLE_HEADING}\n")
@@ -195,8 +195,8 @@ def learn(prompt: str) -> Lesson | None:
 
 
 def _format_of(example: str, names: Sequence[str]) -> str:
-    """Return the format in which the example's call is written exactly as in the example; `tool_call` if no format
-    matches.
+    """Return the format that reproduces the example exactly when the example's call is written in it, or `tool_call` if
+    no format does.
     """
     together = [name for name, form in FORMATS.items() if not form.by_tool]  # compiled once for all tools
     for formats in (together, *([name] for name in FORMATS)):

@@ -1,4 +1,4 @@
-"""The sample model: its replies to prompts."""
+"""The sample model: a function that maps a prompt to a reply."""
 
 import itertools
 import json
@@ -47,8 +47,8 @@ def content_text(content: Json) -> str:
 
 
 def _choose_tools(lesson: Lesson, said: str, rule: str) -> Sequence[OfferedTool]:
-    """Return the tools to call now: the tools that the user names, or the first one if the user names no tool. Two
-    tools if the user names several or says "both" or "and".
+    """Return the tools to call now: the tools that the user names, or the first one if the user names none. Return two
+    tools if the user names several or writes "both" or "and", and otherwise one.
     """
     allowed = set(re.findall(r"`([^`]*)`", rule))
     offers = [offer for offer in lesson.offers if not allowed or offer.name in allowed]
@@ -66,7 +66,7 @@ def _arguments(offer: OfferedTool, said: str) -> str:
 
 
 class _UserWords:
-    """The user's words and numbers, the most specific words first. They are returned in turn, endlessly."""
+    """The user's words and numbers, the most specific words first. They are returned in turn, in an endless cycle."""
 
     def __init__(self, said: str) -> None:
         quoted: list[str] = re.findall(r"[\"“'‘]([^\"”'’\n]{1,80})[\"”'’]", said)

@@ -1,4 +1,4 @@
-"""The form of an answer that the client has asked for: JSON, which must match the schema if there is one.
+"""The form that the client requires of an answer: JSON, which must match the schema if there is one.
 
 Nothing is repaired: either the answer reaches the client as the model wrote it, or the model is asked for another one.
 """
@@ -19,14 +19,14 @@ class AnswerForm:
     """The required form of an answer."""
 
     schema: Mapping[str, Json] | None
-    """The answer's schema; None: any object."""
+    """The answer's schema. If None, any object is allowed."""
     validator: Validator | None
-    """None without a schema to check against, or without the extra `validate`."""
+    """The schema's validator, or None without a schema or if the extra `validate` is not installed."""
 
     @classmethod
     def of(cls, output: OutputFormat) -> "AnswerForm":
-        """Return the form that the client wants. Without the extra `validate`, answers are not checked against the
-        schema.
+        """Return the form that the client wants. If the extra `validate` is not installed, answers are not checked
+        against the schema.
         """
         validator = None
         if output.schema is not None:
@@ -37,7 +37,7 @@ class AnswerForm:
         return cls(output.schema, validator)
 
     def violation(self, answer: str) -> str | None:
-        """Return what is wrong with the answer, in one sentence; None if nothing is."""
+        """Return what is wrong with the answer, in one sentence, or None if the answer has the required form."""
         try:
             value = msgspec.json.decode(answer)
         except (ValueError, RecursionError):

@@ -1,11 +1,11 @@
-"""Repair of arguments that have the wrong type but an unambiguous meaning: finds the possible repairs, and makes them.
+"""Repair of arguments that have the wrong type but an unambiguous meaning: finding the possible repairs and applying
+them.
 
-The parser makes most of these repairs while it streams. The remaining ones concern values whose type depends on
-something else, and arguments that no parser has read. Nothing is ever invented: a value keeps its text, in different
-quotes or brackets, and a `null` that means "not given" is removed. The caller finds out by trial whether a repair
-helps.
+The parser makes most of these repairs while it streams. This module handles values whose type depends on other values,
+and arguments that no parser has read. Nothing is ever invented: a value keeps its text, in different quotes or
+brackets, and a `null` that means "not given" is removed. The caller determines by trial whether a repair helps.
 
-Repairs are made in the text, so that everything else keeps every byte, including the spelling of numbers.
+Repairs are made in the text, so that every other byte is preserved, including the spelling of numbers.
 """
 
 import json
@@ -68,7 +68,7 @@ def possible_coercions(place: Place, value: Json, types: frozenset[str]) -> Iter
 
 
 def apply_coercions(text: str, found: Sequence[Coercion]) -> str:
-    """Return the JSON text with these values repaired. No place may be inside another one."""
+    """Return the JSON text with these values repaired. No value to repair may be inside another one."""
     tree: dict[str | int, Json] = {}
     for coercion in found:
         at = tree
@@ -91,7 +91,7 @@ def _changes(text: str, start: int, tree: Mapping[str | int, Json]) -> Iterator[
     for before, child, after in zip([None, *children], children, [*children[1:], None], strict=False):
         change = tree.get(child.key)
         if change == "null_dropped":
-            # The comma is removed, too: the one before the value, or the one after it if nothing remains before it.
+            # A comma is removed as well: the one before the value, or the one after it if nothing remains before it.
             if kept and before is not None:
                 yield before.end, child.end, ""
             else:

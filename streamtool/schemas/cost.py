@@ -1,11 +1,10 @@
-"""The cost of checking against a schema, determined in advance, because schemas are supplied by callers and may be
-hostile.
+"""The cost of validating against a schema, determined in advance, because schemas come from callers and may be hostile.
 
-Theory of operation. A few lines of `anyOf` and `$ref` can demand more work than there is time for (each level that
-refers twice to the next one doubles it), or more levels than a thread's stack can hold, which would crash the process.
-The schema is therefore read as a graph first. Its nodes are the subschemas that checking can reach. An edge leads
-either to a subschema that is checked *at the same value* (`allOf`, `anyOf`, `$ref`, …) or to one for a *child*
-(`properties`, `items`, …). This yields
+Theory of operation. A few lines of `anyOf` and `$ref` can require more work than there is time for (each level that
+refers to the next one twice doubles the work), or more levels than a thread's stack can hold, which would crash the
+process. The schema is therefore converted to a graph first. Its nodes are the subschemas that checking can reach. An
+edge leads either to a subschema that is checked *at the same value* (`allOf`, `anyOf`, `$ref`, …) or to one for a
+*child* (`properties`, `items`, …). The graph yields
 
 * the **height**, the longest path along edges of the first kind; a cycle of such edges is meaningless and is rejected;
 * the **load**, the number of times that one value may be examined, given the depth of the document: once for the node
@@ -38,7 +37,7 @@ STACK: Final = 4_000
 STEPS: Final = 300_000
 """Maximum number of nodes times levels of the document, for a recursive schema."""
 LEVELS: Final = 12
-"""Number of levels from which on a schema counts as recursive."""
+"""Maximum depth that loads are computed for in advance; if the load still grows there, it depends on the depth."""
 UNBOUNDED_LOAD: Final = 10**9
 
 _SAME = ("allOf", "anyOf", "oneOf")
@@ -66,11 +65,13 @@ class _Node:
     same: _Numbers = ()
     """The nodes that are checked at the same value."""
     groups: tuple[tuple[_Numbers, _Numbers], ...] = ()
-    """The nodes for members and the nodes for items. Each is a pair: nodes that exclude each other, and nodes that may
-    all apply to the same child.
+    """A pair for the members and a pair for the items. Each pair consists of mutually exclusive nodes, and nodes that
+    may all apply to the same child.
     """
     evaluated_twice: bool = False
-    """Whether the nodes at the same value are examined again, to find out what they have not evaluated."""
+    """Whether the nodes at the same value are examined again, to determine which members or items they have not
+    evaluated.
+    """
 
 
 class SchemaCost:
@@ -91,13 +92,13 @@ class SchemaCost:
 
     @property
     def flat(self) -> int | None:
-        """The load for a document of any depth; None if the load depends on the depth."""
+        """The load for a document of any depth, or None if the load depends on the depth."""
         self.load(LEVELS)
         return self._levels[-1] if self._converged else None
 
     def load(self, depth: int) -> int:
-        """Return how often a value may be examined in a document of this depth; `UNBOUNDED_LOAD` or more means too
-        often.
+        """Return the number of times that a value in a document of this depth may be examined. `UNBOUNDED_LOAD` or more
+        means that the limits are exceeded.
         """
         while not self._converged and len(self._levels) <= depth:
             if len(self._nodes) * len(self._levels) > STEPS:
@@ -138,7 +139,7 @@ def measure_cost(schema: Json) -> SchemaCost:
 
 
 class _Graph:
-    """Reads one schema and turns it into nodes."""
+    """A converter from one schema to nodes."""
 
     def __init__(self, root: Json) -> None:
         self._root = root
@@ -183,7 +184,7 @@ class _Graph:
         return tuple(map(self._node, schemas))
 
     def _read(self, schema: dict[str, Json], at: int) -> Iterator[tuple[int, str]]:
-        """Read the edges of a node, except for its references. Return these, each with the node's number."""
+        """Read the edges of a node, except for its references. Yield each reference with the node's number."""
         if at and (isinstance(schema.get("$id"), str) or (self._old and isinstance(schema.get("id"), str))):
             raise Unbounded
         node = self._nodes[at]
@@ -197,7 +198,7 @@ class _Graph:
         self._alternatives = self._alternatives or "anyOf" in schema or "oneOf" in schema
         node.same += self._given(schema, *_SAME_ONE)
         for word in _MAPS:
-            # The older `dependencies` may contain lists of names, too.
+            # The older `dependencies` may contain lists of names as well.
             node.same += self._all(way for way in _values(schema, word) if not isinstance(way, list))
         node.groups = (self._members(schema), self._items(schema))
         node.evaluated_twice = "unevaluatedProperties" in schema or "unevaluatedItems" in schema
@@ -264,7 +265,8 @@ def _normalize(schema: dict[str, Json]) -> None:
 
 
 def _topological_order(nodes: list[_Node]) -> tuple[list[int], int]:
-    """Return the nodes in an order in which each follows the nodes that it needs at the same value, and the height.
+    """Return the nodes in an order in which each follows the nodes that it needs at the same value, and return the
+    height.
 
     Raises Unbounded if they form a cycle or exceed the maximum height.
     """

@@ -1,8 +1,7 @@
-"""Faults in a call's arguments, described in terms that a model can act on.
+"""Faults in a call's arguments, described so that a model can correct them.
 
-Only the most specific violation is reported. Missing and unknown properties of one object are reported together, since
-they often result from a single mistake. The part of the schema that was violated is included, shortened until it is
-small.
+Only the most specific violation is reported. Missing and unknown properties of an object are reported together, since
+they often result from a single mistake. The part of the schema that was violated is included, shortened if necessary.
 """
 
 import difflib
@@ -84,13 +83,13 @@ class InvalidArguments:
     """A fault in the arguments of one call."""
 
     place: str
-    """The place in the arguments: `options.depth`, `items[2]`; empty for the top-level value."""
+    """The path of the value in the arguments (`options.depth`, `items[2]`); empty for the top-level value."""
     message: str
     """A sentence that describes the fault."""
     schema: Json = field(factory=dict)
     """The part of the tool's schema that was violated, shortened."""
     value: Json = field(default=MISSING, repr=False)
-    """The value at this place, or `MISSING`."""
+    """The value at this path, or `MISSING`."""
     arguments: str = field(default="", repr=False)
     """The model's own arguments, shortened."""
 
@@ -107,7 +106,7 @@ class InvalidArguments:
 
 
 def select_fault(problems: list[SchemaViolation], schema: Json, arguments: str, value: Json) -> InvalidArguments | None:
-    """Return the fault to report; None if no violation is certain."""
+    """Return the fault to report, or None if no violation is certain."""
     found = [leaf for one in problems if one.certain for leaf in most_specific(one)]
     if not found:
         return None
@@ -122,12 +121,12 @@ def select_fault(problems: list[SchemaViolation], schema: Json, arguments: str, 
 
 
 def unknown_fault(schema: Json, arguments: str, value: Json) -> InvalidArguments:
-    """Return the fault for arguments that are known to be invalid without any details."""
+    """Return the fault for arguments that are known to be invalid although no violation is known."""
     return InvalidArguments("", "They do not validate.", shrink(schema, schema), value, shorten(arguments, ARGUMENTS))
 
 
 def decoding_fault(arguments: str) -> InvalidArguments | None:
-    """Return the fault for arguments that could not be decoded; None if they are a JSON object nevertheless."""
+    """Return the fault for arguments that could not be decoded, or None if they are a JSON object nevertheless."""
     try:
         value = json.loads(arguments, parse_int=str, parse_float=str, parse_constant=_reject_constant)
     except RecursionError:
@@ -148,7 +147,7 @@ def _reject_constant(name: str) -> Json:
 
 
 def value_at(value: Json, place: Place) -> Json:
-    """Return the value at a place, or `MISSING`."""
+    """Return the value at a path, or `MISSING`."""
     for step in place:
         try:
             value = value[step]
@@ -229,7 +228,7 @@ def _missing_part(node: Json, names: list[str]) -> Json:
 
 
 def format_place(place: Place) -> str:
-    """Return the place as shown in messages: `options.depth`, `items[2]["a b"]`."""
+    """Return the path as shown in messages: `options.depth`, `items[2]["a b"]`."""
     text = ""
     for step in place:
         if isinstance(step, int):
@@ -300,7 +299,7 @@ def shorten(text: str, most: int) -> str:
 
 
 def shrink(node: Json, root: Json) -> Json:
-    """Return the schema, shortened until its JSON is small: first without annotations, then with fewer levels."""
+    """Return the schema, shortened until its JSON is small: annotations are removed first, then the deepest levels."""
     for depth in (4, 3, 2, 1, 0):
         for notes in (True, False):
             found = _Shrink(root, notes=notes).schema(node, depth)
@@ -310,7 +309,7 @@ def shrink(node: Json, root: Json) -> Json:
 
 
 class _Shrink:
-    """Makes one shortened copy of a schema."""
+    """A converter that creates one shortened copy of a schema."""
 
     def __init__(self, root: Json, *, notes: bool) -> None:
         self._walker = SchemaWalker(root)
@@ -318,7 +317,7 @@ class _Shrink:
         self._left = SCHEMA // 2  # each part adds more than two characters
 
     def schema(self, node: Json, depth: int) -> Json:
-        """Return the subschema, with this many levels below it."""
+        """Return the subschema, with at most this many levels below it."""
         self._left -= 1
         if not isinstance(node, Mapping) or self._left < 0:
             return node if isinstance(node, bool) else {}
@@ -328,7 +327,7 @@ class _Shrink:
         return {key: inner for key, value in words if (inner := self._word(key, value, depth)) is not MISSING}
 
     def _some(self, found: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Return as many of the entries as may still be read."""
+        """Return as many of the entries as the limit still allows."""
         most = max(self._left, 0)
         self._left -= len(found)
         return found if len(found) <= most else dict(islice(found.items(), most))

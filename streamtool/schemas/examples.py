@@ -1,7 +1,7 @@
 """Example arguments made from a tool's schema, so that every example in the tool prompt uses real tools.
 
-They are deterministic and small: only the required parameters (or the first one if none is required), each with a value
-from the schema if it provides one (`examples`, `default`, `const`, `enum`), otherwise the simplest value of the type.
+They are deterministic and small: they contain only the required parameters (or the first one if none is required), each
+with a value from the schema (`examples`, `default`, `const`, `enum`) or, failing that, the simplest value of the type.
 """
 
 import json
@@ -24,18 +24,18 @@ _EXAMINED = 64  # maximum number of values from the schema to examine
 
 
 def schema_of(tool: Tool) -> Schema | None:
-    """Return the schema that the model is shown; a custom tool takes its raw text as `input`."""
+    """Return the schema that the model sees; a custom tool takes its raw text as `input`."""
     return CUSTOM if tool.custom else tool.parameters
 
 
 def example_call(tool: Tool, *, other: bool = False) -> Call:
-    """Return a valid call to this tool; `other` selects different values where the schema leaves a choice."""
+    """Return a valid call to this tool; `other` selects different values where the schema allows several."""
     root = schema_of(tool) or {}
     return Call(tool.name, json.dumps(_Example(root, other=other).object(root, 0), ensure_ascii=False))
 
 
 class _Example:
-    """The arguments of one example; counts the values in them."""
+    """The arguments of one example, and the number of values in them so far."""
 
     __slots__ = ("_chosen", "_left", "_other", "_walker")
 
@@ -46,7 +46,7 @@ class _Example:
         self._chosen: dict[tuple[int, int], list[Any]] = {}  # keyed by the identity of the schema's own objects
 
     def object(self, schema: Schema, depth: int) -> dict[str, Any]:
-        """Return the required members; at the top level, the first one if none is required."""
+        """Return the required members. If none is required at the top level, return the first one."""
         found, required = self._walker.merged(schema), self._walker.required(schema)
         members = found.get("properties")
         known = members if isinstance(members, Mapping) else {}

@@ -1,12 +1,12 @@
-"""JSON Schema as the model is shown it: a tool's parameters as a compact signature, as a list, or as JSON.
+"""JSON Schema as the model sees it: a tool's parameters as a compact signature, as a list, or as JSON.
 
     f(a: string, b?: integer = 3, c: "x"|"y", d?: {e: number, f?: string[]})
 
 A signature contains names, order, types, optional parameters (`?`), defaults and enums, but no descriptions;
-`parameter_notes` returns those. Names that are not plain words are quoted as in JSON. The schema is walked by
-`statemachine.schema`. The depth and the number of nodes in one signature are bounded, unreadable parts are shown as
-`any`, and nothing raises. A part is rendered once, however many references lead to it, and the amount of repeated text
-is bounded in proportion to the length of the schema.
+`parameter_notes` returns the descriptions. Names that are not plain words are quoted as in JSON. The schema is walked
+by `statemachine.schema`. The depth and the number of nodes in one signature are bounded, unreadable parts are shown as
+`any`, and no schema causes an exception. A part is rendered once, however many references lead to it, and the amount of
+repeated text is bounded in proportion to the length of the schema.
 """
 
 import json
@@ -20,7 +20,7 @@ from attrs import define
 from statemachine.schema import SchemaWalker
 
 DEPTH = 4
-"""Levels of nesting in a signature; for deeper parts, only the type is shown."""
+"""Maximum depth of nesting in a signature; for deeper parts, only the type is shown."""
 NODES = 4000
 """Maximum number of schema nodes that one signature reads."""
 KINDS = 16
@@ -43,14 +43,14 @@ class Parameter:
 
     name: str
     schema: Schema
-    """Its schema, with references resolved at the top level."""
+    """The parameter's schema, with references resolved at the top level."""
     type: str
     """The type as in a signature."""
     required: bool
     default: str
-    """The default as JSON text; empty if missing or too long."""
+    """The default as JSON text; empty if it is missing or too long."""
     description: str
-    """The description on one line; only for parameters of the tool itself."""
+    """The description on one line; empty for parameters that are nested in another one."""
 
 
 def literal(value: Any) -> str:
@@ -62,7 +62,7 @@ def literal(value: Any) -> str:
 
 
 def parameters(schema: Schema | None) -> list[Parameter]:
-    """Return a tool's parameters in the order of the schema; [] if it has none."""
+    """Return a tool's parameters in the order of the schema, or [] if it has none."""
     return list(_SchemaRenderer(schema or {}).parameters())
 
 
@@ -118,7 +118,7 @@ def _enumerated(values: Iterable[Any]) -> str:
 
 
 def _bare(default: str) -> str:
-    """Remove the quotes from a default that is a plain word: the type is shown next to it."""
+    """Remove the quotes from a default that is a plain word; the type next to it shows that it is a string."""
     return default[1:-1] if default[:1] == '"' and _PLAIN.match(default[1:-1]) else default
 
 
@@ -132,7 +132,7 @@ def _entry(parameter: Parameter) -> str:
 
 
 class _SchemaRenderer:
-    """Renders one schema; counts the nodes that it has read and the text that it has repeated."""
+    """A renderer for one schema. It counts the nodes that it has read and the text that it has repeated."""
 
     __slots__ = ("_left", "_room", "_root", "_walker", "_written")
 
@@ -161,8 +161,8 @@ class _SchemaRenderer:
             )
 
     def _render_once(self, value: Any, what: int | str, write: Callable[[Any], str], short: str) -> str:
-        """Return the text for a value in the schema, which is rendered only once. If another repetition would exceed
-        the limit, return `short`.
+        """Return the text for a value in the schema; each value is rendered only once. If repeating the text would
+        exceed the limit, return `short`.
         """
         key = id(value), what
         known = self._written.get(key)

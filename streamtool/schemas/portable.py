@@ -3,20 +3,20 @@
     {"properties": {"a": {"type": "string", "nullable": true}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     ⇒  {"type": "object", "properties": {"a": {"type": ["string", "null"]}}, "additionalProperties": false}
 
-Engines reject a schema that contains an unknown keyword (llguidance, OpenAI), or ignore everything next to a known one
-(xgrammar, next to `anyOf`). A constraint therefore uses few keywords, and each part is of one kind: a reference,
-alternatives (`anyOf`), values (`enum`), or types with the keywords for these types. Everything else is merged (`allOf`,
-alternatives next to `properties`), rewritten (`const`, `oneOf`, `nullable`, tuples) or omitted. A constraint may
-therefore allow more than the schema does, but engines always accept it. Objects with named members may not have any
-others, unless the schema allows them.
+Engines reject a schema that contains an unknown keyword (llguidance, OpenAI), or ignore all keywords next to a known
+one (xgrammar, next to `anyOf`). A constraint therefore uses few keywords, and each part is of a single kind: a
+reference, alternatives (`anyOf`), values (`enum`), or types with the keywords for these types. All other keywords are
+merged (`allOf`, alternatives next to `properties`), rewritten (`const`, `oneOf`, `nullable`, tuples) or omitted. As a
+result, a constraint may allow more than the schema does, but engines always accept it. Objects with named members may
+not have any others, unless the schema allows them.
 
 References point to `$defs`, and none of them leads back to itself without an object or array in between: a reference
-that would do so becomes any value. A schema comes from the caller, so its depth and the number of its parts are
-bounded; a schema with too many parts becomes any object.
+that would do so is replaced by a schema that allows any value. A schema comes from the caller, so its depth and the
+number of its parts are bounded; a schema with too many parts is replaced by one that allows any object.
 
 Sources: the checks that vLLM and SGLang make before they call xgrammar (`has_xgrammar_unsupported_json_features`), the
-documentation of llguidance and llama.cpp on JSON Schema, and `tests/forcing/test_constraints_engines.py`, which runs
-the engines.
+JSON Schema documentation of llguidance and llama.cpp, and `tests/forcing/test_constraints_engines.py`, which runs the
+engines.
 """
 
 import math
@@ -41,13 +41,13 @@ CUSTOM: Final[Mapping[str, Json]] = {
 """The arguments of a tool that takes raw text."""
 NOTHING: Final[Mapping[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
 MAX_DEPTH: Final = 48
-"""Maximum depth of a schema; deeper parts become any value."""
+"""Maximum depth of a schema; deeper parts allow any value."""
 MAX_NODES: Final = 2000
 """Maximum number of parts in a schema; a reference counts once."""
 _VALUES: Final = 32
 """Number of `enum` values that count as one part."""
 _MAX_COUNT: Final = 1000
-"""Largest count that is sent, since engines expand repetitions."""
+"""Largest count that a constraint contains, since engines expand repetitions."""
 _LARGEST: Final = 2**53
 _MAX_PATTERN: Final = 500
 """Maximum length of a pattern."""
@@ -56,14 +56,14 @@ _ANNOTATIONS: Final = frozenset(
     {"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"}
     | {"$comment", "$schema", "$id", "$defs", "definitions"}
 )
-"""Keywords that assert nothing; a reference next to them is still a plain reference."""
+"""Keywords that assert nothing; a reference next to them is treated as a plain reference."""
 _PARTS: Final = frozenset(("anyOf", "oneOf", "allOf"))
 _FORMATS: Final = frozenset(("date", "time", "date-time", "uuid"))
 """Formats that every engine supports."""
 _ODD_PATTERN: Final = re.compile(
     r"\(\?(?!:)|\\[^dwsDWSnrtfv\W]|[*+?}][*+?]|\{[^}]*\d{4}|[^\x20-\x7e]|^.(?:[^\\\[]|\\.|\[(?:[^\\\]]|\\.)*\])*?[$^]."
 )
-"""Matches syntax that some engine does not support: lookaround and named groups, escapes that exist only in one
+"""Matches syntax that at least one engine does not support: lookaround and named groups, escapes that exist only in one
 dialect, lazy quantifiers, large counts, inner anchors.
 """
 
@@ -71,8 +71,8 @@ dialect, lazy quantifiers, large counts, inner anchors.
 def arguments_schema(tool: Tool, *, flat: bool = False) -> Mapping[str, Json]:
     """Return the portable JSON Schema of a tool's arguments, which is an object regardless of the client's schema.
 
-    `flat` merges alternatives into one object: it has the members of all alternatives, and requires those that every
-    alternative requires.
+    `flat` merges alternatives into one object that contains the members of all alternatives, and that requires only the
+    members that every alternative requires.
     """
     definitions: dict[str, Json] = {}
     schema = arguments_part(tool, definitions, flat=flat)
@@ -80,7 +80,9 @@ def arguments_schema(tool: Tool, *, flat: bool = False) -> Mapping[str, Json]:
 
 
 def arguments_part(tool: Tool, definitions: dict[str, Json], *, flat: bool = False) -> Mapping[str, Json]:
-    """Return the schema of a tool's arguments as part of a larger one, to whose `definitions` it adds."""
+    """Return the schema of a tool's arguments as part of a larger schema, and add the schemas that it refers to to the
+    larger schema's `definitions`.
+    """
     if tool.custom:
         return CUSTOM
     if tool.parameters is None:
@@ -97,7 +99,7 @@ def arguments_part(tool: Tool, definitions: dict[str, Json], *, flat: bool = Fal
 
 
 def without_schema(tool: Tool) -> Tool:
-    """Return the tool with any object accepted as its arguments."""
+    """Return the tool with its schema removed, so that any object is accepted as its arguments."""
     return tool if tool.custom or tool.parameters is None else evolve(tool, parameters=OBJECT)
 
 
@@ -106,7 +108,7 @@ class _TooLargeError(Exception):
 
 
 class _PortableSchema:
-    """Rewrites one schema."""
+    """A converter from one schema to its portable form."""
 
     __slots__ = ("_at", "_begins", "_flat", "_known", "_left", "_root", "_taken", "_walker", "definitions")
 
@@ -118,13 +120,15 @@ class _PortableSchema:
         self._taken = taken
         self._known: dict[str, str] = {}
         self._at: str | None = None
-        """The reference whose target begins at this place, if nothing has been read since."""
+        """The reference whose target is being read, as long as no object or array has been entered since."""
         self._begins: dict[str, set[str]] = {}
-        """For each reference, the references that its target begins with."""
+        """For each reference, the references that its target consists of or contains as an alternative."""
         self.definitions: dict[str, Json] = {}
 
     def arguments(self) -> Mapping[str, Json]:
-        """Return the portable schema of the arguments; any object if the schema is not for an object."""
+        """Return the portable schema of the arguments; if the tool's schema does not describe an object, allow any
+        object.
+        """
         return self._part(self._root, 0) if self._walker.types(self._root) == {"object"} else OBJECT
 
     def _value(self, schema: Any, depth: int) -> dict[str, Json]:
@@ -146,8 +150,8 @@ class _PortableSchema:
     def _reference(self, reference: str, depth: int) -> dict[str, Json]:
         # `a: {"$ref": b}` with `b: {"$ref": a}`, or with `b` as one of the alternatives in `a`, is left-recursive: a
         # grammar made from it never consumes anything. `_begins` is the graph of these immediate references. A
-        # reference that would close a cycle in it becomes any value. Below an object or an array, recursion is
-        # harmless, so `_part` clears `_at` there.
+        # reference that would close a cycle in it is replaced by a schema for any value. Below an object or an array,
+        # recursion is harmless, so `_part` clears `_at` there.
         if self._at is not None:
             if self._reaches(reference, self._at):
                 return {}
@@ -162,7 +166,9 @@ class _PortableSchema:
         return {"$ref": f"#/$defs/{key}"}
 
     def _reaches(self, start: str, end: str) -> bool:
-        """Return whether the target of one reference may begin with the other reference."""
+        """Return whether the target of the first reference leads to the second one without an object or array in
+        between.
+        """
         seen = {start}
         waiting = [start]
         while waiting:
@@ -177,7 +183,7 @@ class _PortableSchema:
     def _part(self, schema: Schema, depth: int) -> dict[str, Json]:
         found = self._walker.merged(schema)
         types = self._walker.types(schema)
-        # Only one kind of part is made, the most specific one that applies. Values are exact, so `enum` precedes all
+        # Only one kind of part is created, the most specific one that applies. Values are exact, so `enum` precedes all
         # other keywords. Alternatives are used only without `properties`: an engine would ignore one of the two, so
         # `_object` merges the members of all alternatives instead.
         values = [found["const"]] if "const" in found else found.get("enum")
@@ -296,7 +302,7 @@ def _alternatives_of(schema: Schema) -> Sequence[Any]:
 
 
 def _typed(types: frozenset[str]) -> dict[str, Json]:
-    """Return the keyword `type`; {} if every type is allowed."""
+    """Return the keyword `type`, or {} if every type is allowed."""
     if types == ANY:
         return {}
     names = _names(types)
@@ -320,7 +326,7 @@ def _string(schema: Schema) -> dict[str, Json]:
 
 
 def _pattern(pattern: str) -> str:
-    """Return the pattern anchored at both ends, since engines disagree about unanchored ones; "" if it is not
+    """Return the pattern anchored at both ends, since engines disagree about unanchored ones, or "" if it is not
     portable.
     """
     begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
@@ -336,7 +342,7 @@ def _pattern(pattern: str) -> str:
 
 
 def _number(schema: Schema, *, whole: bool) -> dict[str, Json]:
-    """Return the range of a number; the bounds for an integer are inclusive."""
+    """Return the keywords for the range of a number; the bounds of an integer are inclusive."""
     made: dict[str, float] = {}
     low = max(_bounds(schema, "minimum", "exclusiveMinimum"), default=None)
     high = min(_bounds(schema, "maximum", "exclusiveMaximum"), key=lambda bound: (bound[0], not bound[1]), default=None)
@@ -355,7 +361,7 @@ def _number(schema: Schema, *, whole: bool) -> dict[str, Json]:
 
 
 def _bounds(schema: Schema, at: str, beyond: str) -> Iterator[tuple[float, bool]]:
-    """Yield the bounds that two keywords set, and whether each is exclusive; draft 4 marks that with a boolean."""
+    """Yield the bounds that two keywords set, and whether each is exclusive, which draft 4 indicates by a boolean."""
     for key in (at, beyond):
         value = schema.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
@@ -363,8 +369,8 @@ def _bounds(schema: Schema, at: str, beyond: str) -> Iterator[tuple[float, bool]
 
 
 def _counts(schema: Schema, least: str, most: str) -> dict[str, Json]:
-    """Return the two counts as far as they are small enough to be sent, without the second one if they contradict each
-    other.
+    """Return the two counts as far as they are small enough to be enforced. If they contradict each other, omit the
+    second one.
     """
     low, high = _count(schema, least), _count(schema, most)
     if low is not None and high is not None and low > high:

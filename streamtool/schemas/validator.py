@@ -2,15 +2,15 @@
 
 Theory of operation. A `Validator` is created once per schema and cached. Valid arguments, by far the most common case,
 are returned unchanged after they have been decoded and checked once. Others are repaired if possible (`coercion.py`):
-the errors show which values have the wrong type, and their possible meanings are tried, all of them together. A repair
-is kept only if the error that called for it has disappeared and no other error has taken its place. Any remaining fault
-is returned as an `InvalidArguments`: the most specific of all errors, in terms that a model can act on.
+the errors show which values have the wrong type, and their possible meanings are all tried together. A repair is kept
+only if the error that called for it has disappeared and no other error has taken its place. If errors remain, the most
+specific one is returned as an `InvalidArguments`, described so that a model can correct it.
 
-Checking never does harm. A schema that is invalid, refers to external schemas or could cost too much (`cost.py`) is not
-used for checking; nothing is raised, nothing is fetched, and `format` is not asserted.
+Checking has no side effects. A schema that is invalid, refers to external schemas or could cost too much (`cost.py`) is
+ignored: no exception is raised, and nothing is fetched. `format` is never asserted.
 
-The library that checks is an extra, `validate`, since it is larger than everything that the core needs. It is loaded on
-first use, and code that is going to need it calls `require_library` in advance.
+The validation library is an extra, `validate`, since it is larger than all of the core's dependencies together. It is
+loaded on first use; code that is going to need it calls `require_library` in advance.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,18 +42,18 @@ LARGEST: Final = 2 * 1024 * 1024
 CACHE_SIZE: Final = 8 * 1024 * 1024
 """Total size of the schemas whose validators are cached, in bytes."""
 MAX_LOOKS: Final = 3_000_000
-"""Maximum number of looks (values times how often each is examined) for deciding whether arguments are valid.
+"""Maximum number of looks for deciding whether arguments are valid. A look is one examination of one value.
 
-This usually takes 15 ms, and 50 ms at most.
+Checking up to this limit usually takes 15 ms, and 50 ms at most.
 """
 LOOKS_FOR_CHARACTER: Final = 20
 """The same limit per character, for long arguments, which are not checked on an event loop."""
 LOOKS_FOR_ERRORS: Final = 4_000
-"""The same limit for describing what is wrong: each look may find an error, and 4,000 errors take about 50 ms."""
+"""The same limit for collecting errors: each look may find an error, and 4,000 errors take about 50 ms."""
 LOOKS_TO_REPAIR: Final = 16_000
 """The same limit for all trials of repairs together."""
 LOOKS_WITH_PATTERNS: Final = 500_000
-"""The same limit for schemas with patterns, in characters times how often each is examined."""
+"""The same limit for schemas with patterns, counted in examinations of single characters."""
 LOOKS_WITH_BACKTRACKING: Final = 200_000
 """The same limit for schemas with patterns that backtrack."""
 BACKTRACKS: Final = 2_000
@@ -68,7 +68,7 @@ UNUSABLE: Final = ("schema_unusable",)
 UNCHECKED: Final = ("unchecked",)
 
 _cache = LruCache["Validator"](CACHE_SIZE)
-"""Validators, by the JSON of their schemas."""
+"""Validators, keyed by the JSON of their schemas."""
 
 
 def require_library(what: str) -> None:
@@ -145,12 +145,11 @@ class Validator:
         return found
 
     def check(self, arguments: str) -> tuple[str, InvalidArguments | None, tuple[str, ...]]:
-        """Return the arguments, repaired if necessary; the remaining fault, if any; and the names of everything that
-        was done.
+        """Return the arguments, repaired if necessary; the remaining fault, if any; and the names of the repairs.
 
-        Valid arguments are returned as the very same string; blank ones count as an empty object. In addition to
-        repairs, the names may include `schema_unusable`, and `unchecked` if checking would cost too much: then only the
-        form of the arguments was checked.
+        Valid arguments are returned as the very same string; blank ones count as an empty object. The names may also
+        include `schema_unusable`, and `unchecked` if checking would cost too much, so that only the form of the
+        arguments was checked.
         """
         try:
             value = _decode_arguments(arguments)
@@ -188,8 +187,8 @@ class Validator:
         return (text, found, names) if found is not None else (text, None, (*names, *UNCHECKED))
 
     def _looks(self, text: str, value: Json, enough: int = 0) -> int:
-        """Return an upper bound on the looks that checking the arguments takes. A rough bound is enough if it is at
-        most `enough`.
+        """Return an upper bound on the number of looks that checking the arguments takes. A rough bound will do if it
+        is at most `enough`.
         """
         # In JSON, every value takes at least two characters, including its separator, so `len(text) // 2 + 1` bounds
         # the number of values. That is usually good enough, and saves counting them.
@@ -215,7 +214,7 @@ class Validator:
         return msgspec.json.decode(self._schema)
 
     def _first_fault(self, arguments: str, value: Json) -> InvalidArguments | None:
-        """Return one fault in arguments that are too large for all of their errors to be collected."""
+        """Return one fault in arguments if collecting all of their errors would cost too much."""
         import jsonschema_rs  # noqa: PLC0415  an extra
 
         assert self._compiled is not None  # noqa: S101  checked by the caller
@@ -232,15 +231,16 @@ class Validator:
         self, arguments: str, value: Json, errors: list[SchemaViolation]
     ) -> tuple[str, list[SchemaViolation], tuple[str, ...]]:
         """Return the arguments with the repairs that help, the remaining errors, and the names of the repairs."""
-        # No repair is trusted: each one is made in the text and validated. Since that costs a validation each time, and
-        # a hostile schema makes errors multiply, `work` bounds all trials for one call together.
+        # No repair is trusted: each one is applied to the text, and the result is validated. Since that costs a
+        # validation each time, and a hostile schema makes errors multiply, `work` bounds all trials for one call
+        # together.
         tried: set[tuple[Coercion, ...]] = set()
         work = _Budget(LOOKS_TO_REPAIR)
         for _ in range(TRIALS):
             text, left, done = self._repair_in_rounds(arguments, value, errors, tried, work)
             # A repair can pass its own round although the new value is wrong deeper inside, for example if a string was
             # parsed as JSON and the resulting object has the wrong members. Reporting that would describe a value that
-            # the model never wrote, so everything starts over without the repairs that failed in this way.
+            # the model never wrote, so the repairs start over without the ones that failed in this way.
             failed = [unit for unit in done if any(_covers(unit, problem.place) for problem in left)]
             if not failed:
                 return text, left, tuple(dict.fromkeys(coercion.name for unit in done for coercion in unit.coercions))
@@ -256,8 +256,8 @@ class Validator:
             units = _plan_repairs(value, errors, tried)
             if not units:
                 break
-            # Updated in place, so that the caller sees it, too. Since no repair is planned twice, each round either
-            # tries something new or is the last one.
+            # Updated in place, so that the caller sees the change as well. Since no repair is planned twice, each round
+            # either tries something new or is the last one.
             tried |= {unit.coercions for unit in units}
             good = units
             for _ in range(TRIALS):  # try the others again, without the ones that did not help
@@ -282,7 +282,7 @@ class Validator:
     def _try_repairs(
         self, text: str, units: Sequence[_RepairGroup], work: "_Budget"
     ) -> tuple[str, Json, list[SchemaViolation]] | None:
-        """Return the text, its value and its errors with these repairs; None if the result cannot be checked."""
+        """Return the repaired text, its value and its errors, or None if the result cannot be checked."""
         text = apply_coercions(text, [coercion for unit in units for coercion in unit.coercions])
         try:
             value = _decode_arguments(text)
@@ -347,8 +347,7 @@ def _plan_repairs(value: Json, errors: list[SchemaViolation], tried: set[tuple[C
         unit = next((unit for unit in _possible_repairs(problem, value) if unit.coercions not in tried), None)
         if unit is None:
             continue
-        # All repairs are made in one pass over the text, so none may be inside another one's value or at the same
-        # place.
+        # All repairs are made in one pass over the text, so none may be inside another one's value or at the same path.
         own = {coercion.place for coercion in unit.coercions}
         around = {place[:length] for place in own for length in range(len(place))}
         if not own & (places | inside) and not around & places:
@@ -385,11 +384,11 @@ def _has_ancestor(place: Place, places: Mapping[Place, Json]) -> bool:
 
 
 def _helped(unit: _RepairGroup, before: set[tuple[Json, ...]], errors: list[SchemaViolation]) -> bool:
-    """Return whether the error has disappeared without a new one at the repaired values or around them."""
+    """Return whether the error has disappeared and no new error has appeared at the repaired values or around them."""
     places = {coercion.place[:length] for coercion in unit.coercions for length in range(len(coercion.place) + 1)}
     return all(problem.key != unit.key and (problem.key in before or problem.place not in places) for problem in errors)
 
 
 def _covers(unit: _RepairGroup, place: Place) -> bool:
-    """Return whether the place is at or inside a value that was repaired."""
+    """Return whether the path leads to a repaired value or into one."""
     return any(place[: len(coercion.place)] == coercion.place for coercion in unit.coercions)

@@ -1,4 +1,4 @@
-"""Schema violations as the library reports them, and which of them is the most specific.
+"""Schema violations as the library reports them, and the selection of the most specific one.
 
 The most specific violation is the deepest one in the arguments. Among alternatives (`anyOf`, `oneOf`), it is one in the
 alternative that fits best.
@@ -27,20 +27,20 @@ class SchemaViolation:
 
     place: Place
     path: Place
-    """The location in the schema."""
+    """The path of the violated keyword in the schema."""
     keyword: str
     names: tuple[str, ...] = ()
-    """The property that is missing, or the properties that are unknown."""
+    """The missing property, or the unknown properties."""
     types: frozenset[str] = frozenset()
-    """Types that were expected, if the type is wrong."""
+    """The expected types, if the type is wrong."""
     branches: tuple[tuple["SchemaViolation", ...], ...] = ()
-    """The violations in each alternative, beginning with the alternative that fits best."""
+    """The violations in each alternative, starting with the alternative that fits best."""
     certain: bool = True
     """False if a pattern could not be matched within the limits."""
 
     @property
     def key(self) -> tuple[Json, ...]:
-        """An identity of the violation, for comparing the results of two validations."""
+        """A key that identifies the violation, for comparing the results of two validations."""
         return (self.place, self.path, self.names)
 
     def leaves(self) -> Iterator["SchemaViolation"]:
@@ -52,14 +52,14 @@ class SchemaViolation:
             yield from inner.leaves()
 
     def fitting(self) -> list[tuple["SchemaViolation", ...]]:
-        """Return the violations in each alternative that is for values of this kind, or in all alternatives if none of
-        them is.
+        """Return the violations in each alternative that accepts values of this kind, or in all alternatives if none
+        does.
         """
         return [branch for branch in self.branches if not self._other(branch)] or list(self.branches)
 
     @property
     def mismatch(self) -> bool:
-        """Whether the value is of another kind altogether."""
+        """Whether the value is of a kind that the schema does not allow at all."""
         if self.branches:
             return all(self._other(branch) for branch in self.branches)
         return self.keyword in ("type", "enum", "const", "falseSchema")

@@ -1,6 +1,6 @@
-"""Requests and tokens that a client may use per minute.
+"""Limits on the number of requests and tokens that a client may use per minute.
 
-They are counted in the store, so all processes that share it have a common count. Minutes are clock minutes. A
+Usage is counted in the store, so all processes that share a store also share the counts. Minutes are clock minutes. A
 request's token usage is known only when its reply has ended, so a client can exceed its budget once and then has to
 wait. If the store fails, every request is admitted.
 """
@@ -22,7 +22,7 @@ _MINUTE = 60
 
 
 class Budgets:
-    """The budgets of all clients."""
+    """Counts the usage of all clients, and rejects requests beyond their limits."""
 
     def __init__(self, settings: Settings, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._names = ClientNames(settings.client_keys)
@@ -89,7 +89,7 @@ class Budgets:
 
 
 def general_limits(limits: LimitSettings) -> KeyLimits:
-    """Return the limits for clients without specific limits."""
+    """Return the limits for clients that have no specific limits."""
     return KeyLimits(
         exchanges=limits.exchanges_per_client,
         requests_per_minute=limits.requests_per_minute,

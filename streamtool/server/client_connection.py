@@ -46,20 +46,20 @@ class ClientConnection:
         self.disconnected = False
         """Whether the client has disconnected."""
         self._left_event: anyio.Event | None = None
-        """Set when the client disconnects; None if nothing is waiting for that."""
+        """Event that is set when the client disconnects; None unless something is waiting for it."""
         self.complete = False
         """Whether the whole reply has been passed to the client."""
         self._started = False
         self._heard = False
-        """Whether anything was sent since the last silence check."""
+        """Whether anything has been sent since the last silence check."""
         self._writing = False
         self._comment: anyio.Event | None = None
-        """Set once the comment that is being written has been sent; None if no comment is being written."""
+        """Event that is set once the comment being written has been sent; None if no comment is being written."""
         self._cancel_scope: anyio.CancelScope | None = None
         """The scope to cancel when the client disconnects."""
 
     def attend(self, tasks: TaskGroup, keepalive: float) -> None:
-        """Start the tasks. The whole task group is cancelled when the client disconnects."""
+        """Start the tasks that attend to the client. When it disconnects, the whole task group is cancelled."""
         self._cancel_scope = tasks.cancel_scope
         tasks.start_soon(self._watch)
         if self._exchange.conversation.stream:
@@ -72,7 +72,7 @@ class ClientConnection:
             await self._left_event.wait()
 
     async def run_off_loop(self, call: Callable[[], T]) -> T:
-        """Run a step of the exchange off the event loop, alone, and return its result."""
+        """Run a step of the exchange in a worker thread while nothing else uses the exchange, and return its result."""
         # An exchange is not thread-safe. `_writing` keeps `_break_silence` from asking it for a comment while the
         # thread runs, and a comment that is already being written has to finish first.
         if self._comment is not None:
@@ -84,7 +84,7 @@ class ClientConnection:
             self._writing = False
 
     def write(self, data: bytes) -> Awaitable[None]:
-        """Send `data` to the client. Also ends the response once the exchange is done."""
+        """Send `data` to the client, and end the response if the exchange is done."""
         if self._comment is None and not self._exchange.done:  # pieces of a stream take the shortest path
             return self._put(data)
         return self._write(data)
@@ -110,7 +110,7 @@ class ClientConnection:
                 self._started = True
                 await self._send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
             await self._send({"type": "http.response.body", "body": data, "more_body": not self.complete})
-        except OSError:  # a server's way to report a disconnect
+        except OSError:  # some servers report a disconnect this way
             self._disconnected_now()
         finally:
             self._writing = False
@@ -147,5 +147,5 @@ class ClientConnection:
                 await self._put(self._exchange.keepalive())
                 self._comment.set()
                 self._comment = None
-                # Our own comment is not activity, and the next one is due a full interval later.
+                # Our own comment does not count as activity, and the next one is due a full interval later.
                 self._heard = False

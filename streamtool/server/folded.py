@@ -1,8 +1,7 @@
-"""Joins a streamed reply into one document, if the client asked for a document and the reply is otherwise passed
-through.
+"""Joins a streamed reply into one document if the client requested a document and the reply needs no other conversion.
 
-Some apps can only stream. A request that needs no conversion is passed through, so without this the app's stream would
-reach a client that cannot read it.
+Some apps can only stream. A request that needs no conversion is passed through, so without this module the app's stream
+would reach a client that cannot read it.
 """
 
 from streamtool.asgi.types import ASGIMessage, Receive, Send
@@ -14,10 +13,10 @@ _STREAMS = (_EVENTS, b"application/x-ndjson")
 
 
 def fold_stream(exchange: Exchange, receive: Receive, send: Send) -> Send:
-    """Return a `send` for the app that joins a stream into one document and passes anything else on."""
+    """Return a `send` for the app that joins a stream into one document and passes on all other responses."""
     client: ClientConnection | None = None
     start: ASGIMessage | None = None
-    """The head of a stream whose first bytes have not arrived."""
+    """Head of a stream whose first bytes have not arrived yet, or None."""
 
     async def take(message: ASGIMessage) -> None:
         nonlocal client, start

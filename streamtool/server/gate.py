@@ -39,7 +39,7 @@ class Entry(Answer):
         self.client = client
         """Identity of the client (`state.clients.client_of`)."""
         self.error: StreamtoolError | None = None
-        """The error to end the request with."""
+        """Error that ends the request early; None unless it has to end."""
         self._end: Callable[[], object] = _do_nothing
         self._writing = False
         """Whether a write to the client is in progress."""
@@ -91,7 +91,7 @@ class Entry(Answer):
 
 
 class Gate:
-    """The requests of a driver.
+    """Admits and tracks the requests of a driver.
 
     `limits` bounds how many may be open, and `budgets` how many may begin; None means no limit.
     """
@@ -103,16 +103,16 @@ class Gate:
         """Number of open requests, by client."""
         self._open: set[Entry] = set()
         self._empty: anyio.Event | None = None
-        """Set when the last request has ended; None if nothing is waiting for that."""
+        """Event that is set when the last request has ended; None unless something is waiting for it."""
         self._inner: list[Gate] = []
         self.on_drain: set[Callable[[], object]] = set()
         """Callbacks to run when draining begins."""
         self.draining = False
         """Whether new requests are rejected."""
         self.end_error: StreamtoolError | None = None
-        """The error that all open requests were ended with, or None."""
+        """Error that ended all open requests, or None if they have not been ended."""
         self.on_idle: Callable[[], object] = _do_nothing
-        """Called each time the last open request has ended."""
+        """Callback that is called each time the last open request has ended."""
 
     def inner(self) -> Self:
         """Return a gate for requests made on behalf of this gate's requests.
@@ -137,14 +137,14 @@ class Gate:
         """Call the app with a request in the protocol `wire`, and report its StreamtoolErrors to the client.
 
         If the request is rejected, `on_rejected` is called with the protocol's name, the error and the request's
-        headers. If not `bounded`, the request is admitted regardless of how many are open, because it polls or ends
-        what another request has begun. Raises the app's error if it cannot be reported to the client.
+        headers. If not `bounded`, the request is admitted regardless of how many are open, because it polls or cancels
+        work that another request has started. Raises the app's error if it cannot be reported to the client.
         """
         if ENTRY in scope:
             await app(scope, receive, send)
             return
         try:
-            # No await between here and `_open.add`: otherwise two requests could both take the last free place, and
+            # No await between here and `_open.add`: otherwise two requests could both take the last free slot, and
             # `drain` could miss one that has already been admitted.
             client = self._admit(scope["headers"], bounded=bounded)
         except StreamtoolError as error:
@@ -242,7 +242,7 @@ class Gate:
                 _log.warning("shutting down: ending %d open requests", len(self._open))
             self.end(UnavailableError("the server shut down before the reply was complete", code="shutting_down"))
             # Without a limit: ended requests still send their error and release their connections, and the caller
-            # enforces the grace time.
+            # enforces the grace period.
             await self._wait()
 
     def end(self, error: StreamtoolError) -> None:

@@ -3,11 +3,11 @@
 Protocols whose clients use other paths (`/api/tags`) write the same models in their own format (`write_models`), and
 keep the fields of upstreams that use the same protocol.
 
-Every upstream is asked in its own protocol. A model is listed if a request that names it would reach that upstream. The
-client's own key is sent only to the first upstream, which is where its requests go unless a rule routes them elsewhere.
-Entries keep the upstream's fields. Each entry also gets the fields that Chat Completions and Messages clients look for,
-and `streamtool`, which contains the mode and format used for the model and the reason for that format. Model names
-defined in the settings are listed as well.
+Every upstream is queried in its own protocol. A model is listed if a request that names it would reach that upstream.
+The client's own key is sent only to the first upstream, which is where its requests go unless a rule routes them
+elsewhere. Entries keep the upstream's fields. Each entry also gets the fields that Chat Completions and Messages
+clients look for, and `streamtool`, which contains the mode and format used for the model and the reason for that
+format. Model names defined in the settings are listed as well.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from streamtool.upstream.chat_templates import ChatTemplates
 
 PATH = "/v1/models"
 _WINDOW = ("context_length", "context_window", "max_model_len", "max_input_tokens")
-"""Names for the size of the context window at OpenRouter, Groq, vLLM and Anthropic."""
+"""Field names that OpenRouter, Groq, vLLM and Anthropic use for the size of the context window."""
 _GEMINI = "/v1beta/models"
 _OF_GEMINI = b"x-goog-"
 """Prefix of the headers that Gemini clients send."""
@@ -36,8 +36,8 @@ _WILD = frozenset("*?[")
 
 
 def requested_path(scope: Scope) -> str:
-    """Return the path of a request. Gemini clients may list models at OpenAI's path; they are identified by their
-    headers.
+    """Return the path of a request. If a Gemini client, identified by its headers, lists models at OpenAI's path,
+    return Gemini's path instead.
     """
     path = route_path(scope)
     theirs = path.startswith(PATH) and any(name.lower().startswith(_OF_GEMINI) for name, _ in scope["headers"])
@@ -75,7 +75,7 @@ class Models:
 
     async def _in_protocol(self, name: str, scope: Scope, path: str, body: bytes, receive: Receive) -> bytes:
         """Return the models in the format of the protocol `name`."""
-        protocol: ListingProtocol = CLIENTS[name]  # type: ignore[assignment]  # the table of protocols ensures it
+        protocol: ListingProtocol = CLIENTS[name]  # type: ignore[assignment]  # the table of protocols ensures this
         wanted = protocol.requested_model(path, body)
         if wanted is not None and body and self._protocol(wanted) == name:  # its own upstream can report more
             app = self._apps[self._upstream(wanted)]
@@ -89,7 +89,7 @@ class Models:
         return protocol.write_models(path, wanted, models)
 
     def _upstream(self, model: str) -> str:
-        """Return the name of the upstream that requests for the model are sent to."""
+        """Return the name of the upstream that receives requests for the model."""
         upstream = self._settings.for_model(model).upstream
         return next(iter(self._apps)) if upstream is None else upstream.name
 
@@ -99,7 +99,9 @@ class Models:
         return upstream.wire_protocol if upstream else "chat"
 
     async def _fetch_all(self, scope: Scope, receive: Receive) -> Mapping[str, Mapping[str, Json]]:
-        """Return each model's fields from its upstream, by model name. Names from the settings are first."""
+        """Return each model's fields from its upstream, by model name. The models named in the settings precede the
+        others.
+        """
         found: dict[str, Mapping[str, Mapping[str, Json]]] = {}
         errors: list[StreamtoolError] = []
 

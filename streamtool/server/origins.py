@@ -1,10 +1,10 @@
 """Protects the proxy from web pages: a page must not be a client unless the settings allow it.
 
-Any page that a user opens can send requests to loopback. Three rules prevent this:
+Any page that a user opens can send requests to loopback. Three rules protect the proxy:
 
 - `Host` must be one of our names. A page whose own name was made to resolve to our address (DNS rebinding) sends its
-  own name, and could otherwise read replies. An IP address as `Host` cannot be rebound. Client keys also protect a
-  proxy, because such a page does not have one; so if there are keys and `hosts` is not set, any name is accepted.
+  own name, and could otherwise read replies. An IP address in `Host` cannot be rebound. Client keys protect the proxy,
+  too, because such a page does not have one. Therefore, if keys are set and `hosts` is not, any name is accepted.
 - A request that may have effects must come from our own origin or from one of `cors_origins`. Browsers report the
   origin (`Sec-Fetch-Site`, `Origin`), and pages cannot change these headers. A request without either header is not
   from a browser.
@@ -30,7 +30,7 @@ _EXPOSED: Final = (b"access-control-expose-headers", b"*")
 _MAX_AGE: Final = b"600"
 """Seconds that a browser may cache the response to a preflight."""
 _MAX_SHOWN: Final = 80
-"""Maximum number of characters of a foreign name to repeat in an error."""
+"""Maximum number of characters of a foreign name that an error repeats."""
 
 HeaderList = list[tuple[bytes, bytes]]
 
@@ -44,7 +44,7 @@ class Origins:
         self._hosts = ("localhost", "*.localhost", settings.host.lower(), *settings.hosts)
 
     def admit(self, scope: Scope) -> HeaderList:
-        """Return the headers that answer a preflight; for any other request, return an empty list.
+        """Return the response headers for a preflight, or an empty list for any other request.
 
         Raises MisdirectedError if `Host` is not one of our names, and ForbiddenError if the request may have effects
         and comes from a page of another origin.
@@ -92,7 +92,7 @@ class Origins:
         if not (_is_address(name) or _matches(name.removesuffix("."), self._hosts)):
             raise MisdirectedError(
                 f'this proxy does not serve the host "{host[:_MAX_SHOWN]}"; '
-                "if this is one of its names, add it to the setting hosts",
+                "if this is one of its names, add it to the hosts setting",
                 code="unknown_host",
             )
 
@@ -126,7 +126,7 @@ class Origins:
 def _foreign_error(origin: str) -> ForbiddenError:
     return ForbiddenError(
         f"web pages from {origin[:_MAX_SHOWN] or 'other sites'} may not use this proxy; "
-        "to allow them, add their origin to the setting cors_origins",
+        "to allow them, add their origin to the cors_origins setting",
         code="foreign_origin",
     )
 

@@ -21,9 +21,9 @@ from streamtool.settings import Settings
 from streamtool.upstream.chat_templates import ChatTemplates
 
 PREPARES: Final = "streamtool.prepares"
-"""Key in the scope of a request that only prepares for a later one. The app is not called."""
+"""Scope key that marks a request as preparation for a later one; the app is not called."""
 GRACE: Final = 5.0
-"""Seconds for the app to finish its own work after the reply has ended normally."""
+"""Seconds that the app has to finish its own work after the reply has ended normally."""
 _SHORTCUTS: Final = ("http.response.pathsend", "http.response.zerocopysend")
 """ASGI extensions that an app could use to bypass its `send`."""
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("streamtool")
 
 
 class Driver(Protocol):
-    """The part of the middleware that a running exchange needs."""
+    """The part of the middleware that a running exchange uses."""
 
     @property
     def app(self) -> ASGIApp: ...
@@ -43,7 +43,7 @@ class Driver(Protocol):
 
 
 class ServedExchange:
-    """A running exchange. If `large`, its upstream request is written off the event loop."""
+    """A running exchange. If `large` is true, its upstream request is created in a worker thread."""
 
     __slots__ = (
         "_app",
@@ -66,14 +66,14 @@ class ServedExchange:
         self._scope = scope
         self._entry: Entry = scope[ENTRY]
         self._end_error: StreamtoolError | None = None
-        """The error that `end` was called with; it takes precedence over the entry's error."""
+        """The error passed to `end`, which takes precedence over the entry's error."""
         self._large = large
-        """Whether the upstream request is written off the event loop."""
+        """Whether the upstream request is created in a worker thread."""
         self._client = ClientConnection(exchange, receive, send)
         self._bytes_left = driver.settings.limits.reply
         """Number of bytes that the app may still send."""
         self._app: anyio.CancelScope | None = None
-        """The scope of the call to the app, while it runs."""
+        """Cancel scope of the current call to the app; None while no call is running."""
         self._lingers = False
         """Whether the app has been given a moment to send its usage."""
 
@@ -84,7 +84,7 @@ class ServedExchange:
 
     @property
     def _early(self) -> StreamtoolError | None:
-        """The error to end the exchange with, if it has to end early."""
+        """Error that ends the exchange early; None unless it has to end."""
         return self._end_error or self._entry.error
 
     async def run(self) -> None:
@@ -119,11 +119,11 @@ class ServedExchange:
             if "extensions" in scope:
                 scope["extensions"] = {k: v for k, v in scope["extensions"].items() if k not in _SHORTCUTS}
             bodies = [request.body]
-            del request  # a stream may stay open for long, and the body is not needed once it has been sent
+            del request  # a stream may stay open for a long time, and the body is not needed once it has been sent
             await self._attempt(scope, bodies)
 
     async def _attempt(self, scope: Scope, bodies: list[bytes]) -> None:
-        """Call the app once. Returns when the call ends or is no longer needed."""
+        """Call the app once, and return when the call ends or is no longer needed."""
         exchange = self._exchange
 
         async def receive() -> ASGIMessage:

@@ -33,10 +33,11 @@ def open_services(settings: Settings, templates: ChatTemplates, store: Store) ->
 
 
 def open_phrases(settings: Settings) -> Phrases | None:
-    """Return the built-in phrases that identify refusals together with those in the file, or None if no file is set.
+    """Return the built-in phrases that identify refusals together with those in the `phrases` file. Return None if no
+    file is set, or if refusals are not retried.
 
-    The file is read once and compiled, along with the built-in phrases, into separate automata. Its format is described
-    in docs/when-the-model-does-not-call.md. Raises SettingsError for an unusable file.
+    The file is read once. Its phrases and the built-in ones are compiled into automata separate from the default ones.
+    Its format is described in docs/when-the-model-does-not-call.md. Raises SettingsError for an unusable file.
     """
     if settings.refusals != "retry" or settings.phrases is None:
         return None
@@ -53,7 +54,9 @@ def open_phrases(settings: Settings) -> Phrases | None:
 
 @asynccontextmanager
 async def warm_up(settings: Settings) -> AsyncIterator[None]:
-    """Prepare, concurrently with the block, whatever the first replies would otherwise have to wait for."""
+    """Compile, concurrently with the block, the tables and phrases that the first replies would otherwise have to wait
+    for.
+    """
 
     async def warm() -> None:
         await off_loop(partial(precompile, settings.formats))

@@ -1,8 +1,8 @@
 """Counts the tokens of a request as it will be sent, including the tool prompt (`POST /v1/messages/count_tokens`,
 `/v1/responses/input_tokens`, Gemini's `countTokens`).
 
-If the upstream uses the client's protocol, it is asked for the count, with the tools and results as the text that it
-would receive. Otherwise, `prompting.window` estimates the count.
+If the upstream uses the client's protocol, it counts the tokens, with tools and results already converted to text.
+Otherwise, `prompting.window` estimates the count.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ _FORWARDED: Final = (b"anthropic-", *wire.KEY_HEADERS, b"traceparent", b"user-ag
 
 @frozen
 class TokenCount:
-    """A count request, and the upstream request for it."""
+    """A client's request for a token count, and the upstream request that can answer it."""
 
     protocol: CountingProtocol
     """The client's protocol."""
@@ -39,7 +39,7 @@ class TokenCount:
     model: ModelSettings
     tokenizer: CountTokens | None
     request: bytes | None
-    """The request body for the upstream; None if the upstream cannot be asked."""
+    """The request body for the upstream; None if the upstream uses another protocol."""
     headers: tuple[tuple[bytes, bytes], ...]
 
     @classmethod
@@ -81,7 +81,7 @@ class TokenCount:
 
     @property
     def path(self) -> str:
-        """The path to request from the upstream."""
+        """The upstream's path for the request."""
         return self.protocol.count_path(self.model)
 
 
@@ -97,7 +97,8 @@ async def count_tokens(
     services: Services,
     blocks: bool,
 ) -> bytes:
-    """Return the response body, as JSON. `blocks` means that reading the store may take long.
+    """Count the tokens of a request, and return the response body as JSON. `blocks` means that reading the store may
+    take a long time.
 
     Raises RequestError if the request cannot be read or projected.
     """
@@ -108,7 +109,7 @@ async def count_tokens(
         inner = dict(scope)
         if counting.model.upstream is not None:
             inner[upstream_key] = counting.model.upstream.name
-        with suppress(StreamtoolError):  # it cannot count or is down; a request for a reply would report that
+        with suppress(StreamtoolError):  # fall back to an estimate; a request for a reply reports such errors
             answer = await ask(
                 app,
                 inner,

@@ -1,12 +1,12 @@
 """Settings as frozen data, taken from flags, the environment, a TOML file and defaults, in this order of precedence.
 
-Nothing here reads a file or the environment. `load` takes the text of the file, a mapping for the environment, and the
-flags. It merges them into one tree of plain values, resolves `env:NAME` references in it, and reads the tree into
-`Settings`. Each field has its own reader (`readers`). Since the readers also run on direct construction
+This package reads neither files nor the environment. `load` takes the text of the file, the environment as a mapping,
+and the flags. It merges them into one tree of plain values, resolves `env:NAME` references in it, and reads the tree
+into `Settings`. Each field has its own reader (`readers`). Since the readers also run on direct construction
 (`Settings(mode="emulate")`), the errors are the same in both cases and include the path, the expected type and the
 value found. Secret keys never appear in errors or reprs.
 
-Values that are planned but not supported yet are rejected by name, never silently ignored.
+Unknown settings are rejected, never silently ignored.
 """
 
 from streamtool.settings.data import Settings, check, with_options

@@ -42,7 +42,7 @@ _NO_RULE: Final = ModelRule(match="*")
 
 @frozen
 class Settings:
-    """All settings."""
+    """The complete settings. A model's rule may override some of them."""
 
     listen: str = setting("127.0.0.1:8700", read.listen)
     insecure: bool = setting(False)
@@ -50,8 +50,8 @@ class Settings:
     client_keys: Mapping[str, str] = setting((), read.client_keys, shown=False)
     """Client name → the key that this client must send. If empty, the client's own authorization is passed on."""
     hosts: tuple[str, ...] = setting((), read.list_of(read.host))
-    """Further host names of the proxy; patterns with `*` and `?` are allowed. If empty while `client_keys` is set: any
-    name.
+    """Further host names of the proxy; patterns with `*` and `?` are allowed. If this is empty and `client_keys` is
+    set, any name is accepted.
     """
     cors_origins: tuple[str, ...] = setting((), read.list_of(read.origin))
     """Origins whose web pages may use the proxy; patterns with `*` and `?` are allowed."""
@@ -77,30 +77,36 @@ class Settings:
     phrases: str | None = setting(None)
     """A file with additional phrases that identify denials and announcements."""
     invalid: Literal["deliver", "error"] = setting("deliver")
-    """How to treat a call with `arguments = "complete"` that still does not match its schema on the last attempt."""
+    """With `arguments = "complete"`, how to treat a call that still does not match its schema on the last attempt."""
     malformed: Literal["text", "drop", "retry"] = setting("text")
     """How to treat markup that could not be parsed as a call."""
     truncated: Literal["reason", "error"] = setting("reason")
     reasoning: Literal["emit", "drop", "text"] = setting("emit")
     calls_in_reasoning: bool | Literal["auto"] = setting("auto", FLAG_OR_AUTO)
-    """Recognize calls inside reasoning. `auto`: only for families that are known not to close their reasoning."""
+    """Whether to recognize calls inside reasoning. `auto`: only for families that are known not to close their
+    reasoning.
+    """
     reasoning_open: bool | Literal["auto"] = setting("auto", FLAG_OR_AUTO)
-    """The prompt opens the reasoning, so the reply begins inside it. `auto`: if the `chat_template` file does so."""
+    """Whether the prompt opens the reasoning, so that the reply begins inside it. `auto`: only if the `chat_template`
+    file does so.
+    """
     in_fences: Literal["text", "calls"] = setting("text")
     quoted: Literal["text", "calls"] = setting("text")
     """Whether a call that is quoted verbatim from a user's message or a tool result is treated as text or as a call."""
     history: Literal["repair", "strict"] = setting("repair")
     """`strict`: calls without results and results without calls are errors."""
     verbatim: bool = setting(True)
-    """Past calls appear in the prompt exactly as the model wrote them, as long as the store has the transcript."""
+    """Whether past calls appear in the prompt exactly as the model wrote them, as long as the store contains the
+    transcript.
+    """
     retries: int = setting(2, read.integer(0))
-    """Further attempts within one exchange; also limited by `limits.attempts`."""
+    """Maximum number of further attempts within one exchange; `limits.attempts` limits them as well."""
     keepalive: float = setting(10.0)
     """Seconds of silence before a comment is sent to the client."""
     context: int | None = setting(None, read.optional(read.integer(1)))
     tokenizer: str | None = setting(None)
-    """A `tokenizer.json` file or a Hugging Face folder, used to count prompt tokens against `context`; None:
-    estimate.
+    """A `tokenizer.json` file or a Hugging Face folder, used to count prompt tokens against `context`; None: the number
+    is estimated.
     """
     schema: SchemaStyle = setting("compact")
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
@@ -119,9 +125,9 @@ class Settings:
     placeholder.
     """
     paths: Mapping[str, str] = setting(Factory(lambda: dict(PATHS)), read.paths)
-    """The served paths → their protocols."""
+    """Served path → the protocol of its requests."""
     hosted_tools: Literal["drop", "refuse"] = setting("drop")
-    """How to treat tools that only the origin can run (`web_search`): leave them out and log that, or reject the
+    """How to treat tools that only the origin can run (`web_search`): omit them and log the omission, or reject the
     request.
     """
     app_protocol: str | None = setting(None, read.optional(read.one_of(*UPSTREAM_NAMES)))
@@ -129,9 +135,9 @@ class Settings:
     app_path: str | None = setting(None)
     """The path requested from the app; None: the path that the client requested."""
     app_forcing: ForcingSetting = setting("auto")
-    """How to force a call with this app (see `forcing` of an upstream)."""
+    """How to force a call with this app (see `UpstreamSettings.forcing`)."""
     passthrough: tuple[str, ...] = setting(())
-    """Further paths that the proxy passes through."""
+    """Further paths whose requests the proxy passes through unchanged."""
     allow_overrides: bool = setting(False)
     """Honor the request headers `x-streamtool-mode` and `x-streamtool-format`."""
     log: Literal["text", "json"] = setting("text")
@@ -139,7 +145,7 @@ class Settings:
     log_to: Literal["stderr", "stdout"] = setting("stderr")
     """Output stream of the log."""
     contents: bool = setting(False)
-    """Allow prompts and replies to appear in the log."""
+    """Allow prompts and replies to appear in the log and the inspector."""
     debug: bool = setting(False)
     """Log every message of every request."""
     metrics: bool = setting(False)
@@ -151,11 +157,11 @@ class Settings:
     recording_size: int = setting(16 * 1024 * 1024, read.integer(4096))
     """Maximum size of one recording, in bytes."""
     recording_files: int = setting(1000, read.integer(1))
-    """Maximum number of recordings; beyond it, the oldest one made by this process is deleted."""
+    """Maximum number of recordings made by this process; if there are more, the oldest one is deleted."""
     inspect: bool = setting(False)
     """Keep recent exchanges in memory, and serve a page at `/inspect` that shows them."""
     inspect_size: int = setting(64 * 1024 * 1024, read.integer(1024 * 1024))
-    """Approximate amount of memory for these exchanges, in bytes."""
+    """Approximate amount of memory for the exchanges that `inspect` keeps, in bytes."""
     workers: int = setting(1, read.integer(1))
     """Number of `streamtool serve` processes that share the port."""
     grace: float = setting(20.0)
@@ -208,11 +214,11 @@ class Settings:
         place = f"upstream.{name}.fallbacks"
         for other in upstream.fallbacks:
             if other == name or other not in self.upstreams:
-                raise SettingsError(f'{place}: "{other}" is not another upstream', param=place)
+                raise SettingsError(f'{place}: "{other}" is not the name of another upstream', param=place)
             spoken = self.upstreams[other].wire_protocol
             if spoken != upstream.wire_protocol:
                 raise SettingsError(
-                    f'{place}: "{other}" speaks {spoken}, this one {upstream.wire_protocol}; '
+                    f'{place}: "{other}" speaks {spoken}, but "{name}" speaks {upstream.wire_protocol}; '
                     "both must speak the same protocol",
                     param=place,
                 )
@@ -243,7 +249,9 @@ class Settings:
         return LruCache(_RESOLVED)
 
     def for_model(self, model: str) -> ModelSettings:
-        """Return the settings for a model, given the client's name for it: its rule overrides the general settings."""
+        """Return the settings for a model, given the client's name for it: the general settings, overridden by its
+        rule.
+        """
         known = self._resolved.get(model)
         if known is None:
             known = self._resolve(model)
@@ -307,7 +315,7 @@ class Settings:
 
 
 def with_options(settings: Settings | None, options: Mapping[str, Any]) -> Settings:
-    """Return the settings (None: the defaults) with `options` replacing the fields of the same names.
+    """Return the settings (or the defaults, if `settings` is None) with the fields named in `options` replaced.
 
     Raises SettingsError for an unknown name or an invalid value.
     """

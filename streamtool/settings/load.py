@@ -87,7 +87,7 @@ def _resolve(value: Any, path: str, environ: Mapping[str, str]) -> Any:
         if not environ.get(name):
             if not _VARIABLE.fullmatch(name):  # this may be the key itself, which must not be shown
                 raise SettingsError(
-                    f"{path}: expected the name of a variable, in capitals; the key itself belongs in the variable",
+                    f"{path}: expected the name of an environment variable, in capitals; set that variable to the key",
                     param=path,
                     code="missing_variable",
                 )

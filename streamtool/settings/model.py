@@ -27,14 +27,14 @@ class PromptSettings:
     schema_budget: int | None = None
     """Maximum total number of characters for the tools in the tool prompt; None means no limit."""
     tokenizer: str | None = None
-    """The tokenizer file or folder used to count prompt tokens; None: they are estimated."""
+    """The tokenizer file or folder used to count prompt tokens; None: the number is estimated."""
     roles: Roles = "strict"
     system_role: bool = True
     """False if the model does not support a system message."""
     media: bool = True
     """False if the upstream accepts only text, with each message as a single string."""
     history: Literal["repair", "strict"] = "repair"
-    results: ResultSettings = ResultSettings()  # noqa: RUF009  noqa: RUF009  frozen, so instances may share it
+    results: ResultSettings = ResultSettings()  # noqa: RUF009  frozen, so instances may share it
 
 
 @frozen
@@ -46,9 +46,9 @@ class Training:
     chat_template: str = "auto"
     """Where to find the model's chat template: a path, `auto` (ask the upstream), or `none`."""
     recognised: Recognised | None = None
-    """The result of analyzing that template; None without a template."""
+    """The result of analyzing the chat template; None if the template is not known."""
     reasoning_open: bool | Literal["auto"] = "auto"
-    """The prompt opens the reasoning. `auto`: only if the operator has set a template that does so."""
+    """Whether the prompt opens the reasoning. `auto`: only if the operator has set a template that does so."""
     reason: str = BY_DEFAULT
     """A human-readable reason for the choice of the taught format."""
 
@@ -58,9 +58,9 @@ class ModelSettings:
     """The settings for one model: the general settings, overridden by the first matching rule."""
 
     name: str
-    """The model's name at the upstream."""
+    """The upstream's name for the model."""
     upstream: UpstreamSettings | None = None
-    """None if no upstream is configured (the middleware then uses its app, the proxy its sample)."""
+    """None if no upstream is configured. The middleware then uses its app, and the proxy uses the embedded sample."""
     protocol: str | None = None
     """The upstream's protocol; None: the client's protocol, if an upstream can speak it."""
     template: str = "chatml"
@@ -139,10 +139,10 @@ class ModelSettings:
     def opener(self, *, thinking: bool | None = None) -> str:
         """Return the reasoning opener that the prompt already contains, or "".
 
-        `thinking` is what the request asks for; None if it does not say. The model's name alone does not imply an
-        opener, since the same name is used by servers that strip the reasoning and by requests that disable it. Neither
-        does a template reported by a server, because such a server strips the reasoning itself, nor a template that is
-        not used because we write the prompt.
+        `thinking` is whether the request asks for reasoning; None if it does not specify. The model's name alone does
+        not imply an opener, since servers that strip the reasoning and requests that disable it use the same name.
+        Neither does a template reported by a server, because such a server strips the reasoning itself, nor a template
+        that is not used because streamtool writes the prompt.
         """
         known, told = self.training, self.training.recognised
         if thinking is False or known.reasoning_open is False:

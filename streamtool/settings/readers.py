@@ -4,9 +4,9 @@ A reader returns the typed value or raises a SettingsError that names the path, 
 It accepts values from a TOML file, the environment or Python, and is idempotent: it accepts its own results. The same
 reader can therefore serve the merged tree and direct construction.
 
-A field is normally read according to its type, so that the allowed values of a `Literal` are written only once. If that
-is not enough (a lower bound, a URL), the field names its reader. We do not use msgspec's validation, because its errors
-include neither the value found nor the allowed values, and because it ignores unknown keys.
+A field is normally read according to its type, so that the allowed values of a `Literal` are written only once. If the
+type is not enough (a lower bound, a URL), the field specifies a reader. We do not use msgspec's validation, because its
+errors include neither the value found nor the allowed values, and because it ignores unknown keys.
 """
 
 import difflib
@@ -129,7 +129,7 @@ def seconds(value: Any, path: str) -> float:
         except ValueError:
             found = value
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < float("inf"):
-        raise wrong_type(path, "a number of seconds above 0", value)
+        raise wrong_type(path, "a positive number of seconds", value)
     return float(found)
 
 
@@ -186,8 +186,8 @@ def key_of(attribute: "Attribute[Any]") -> str:
 
 
 def table(cls: type[T], value: Any, path: str, **given: Any) -> T:
-    """Return an instance of the settings class `cls` from a table. `given` are fields that the table does not
-    contain.
+    """Return an instance of the settings class `cls`, created from a table. `given` provides the fields that are not
+    read from the table.
     """
     if isinstance(value, cls):
         return value
@@ -219,8 +219,8 @@ def table_of(cls: type[AttrsInstance]) -> SettingReader:
 
 
 def tables_by_name(cls: type[AttrsInstance], *, with_name: bool) -> SettingReader:
-    """Return a reader for a table of tables: name → settings of class `cls`. If `with_name`, each of them also receives
-    its name.
+    """Return a reader for a table of tables: name → settings of class `cls`. If `with_name` is true, each instance also
+    receives its name.
     """
 
     def read(value: Any, path: str) -> Mapping[str, Any]:
@@ -284,7 +284,7 @@ def host(value: Any, path: str) -> str:
     """Read a host name or a pattern of names; the result is in lower case."""
     found = text(value, path).lower()
     if not _HOST.fullmatch(found):
-        raise wrong_type(path, 'a host name without scheme and port ("proxy.example")', value)
+        raise wrong_type(path, 'a host name without a scheme or port ("proxy.example")', value)
     return found
 
 
@@ -308,7 +308,7 @@ def url(value: Any, path: str) -> str:
         proper = False
     else:
         if parts.username is not None or parts.password is not None:
-            raise SettingsError(f'{path}: a url must not contain secrets; put the key into "key"', param=path)
+            raise SettingsError(f'{path}: a url must not contain credentials; put the key into "key"', param=path)
     if not proper:
         likely = f"a url such as http://{found}" if _BARE.fullmatch(found) else "an http or https url"
         raise wrong_type(path, f'{likely}, or "sample"', value, secret="@" in found)
@@ -316,7 +316,7 @@ def url(value: Any, path: str) -> str:
     endings = (ending for row in ROWS for ending in row.path_suffixes)
     own = next((ending for ending in endings if parts.path.rstrip("/").endswith(ending)), None)
     if own is not None:
-        raise SettingsError(f'{path}: leave "{own}" out of the url; the protocol adds it', param=path)
+        raise SettingsError(f'{path}: omit "{own}" from the url; streamtool adds it', param=path)
     return found
 
 
@@ -375,7 +375,8 @@ def reader_of(kind: Any) -> SettingReader:
 def setting(default: Any, read: SettingReader | None = None, *, key: str | None = None, shown: bool = True) -> Any:
     """Return an attrs field with a reader, which by default is chosen by the field's type.
 
-    `key` is the field's name in the file, if different. With `shown=False`, the field is left out of reprs.
+    `key` is the field's name in the settings file, if it differs from the attribute's. If `shown` is false, the field
+    is omitted from reprs.
     """
     return field(
         default=default,

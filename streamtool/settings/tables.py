@@ -15,8 +15,8 @@ from streamtool.settings import readers as read
 from streamtool.settings.readers import setting
 
 Mode = Literal["emulate", "native", "auto", "rescue"]
-"""How the model gets its tools: as text, natively, natively if supported, or natively while its text is parsed for
-calls too.
+"""How the model receives its tools: as text, natively, natively if the upstream supports that, or natively while its
+text is parsed for calls as well.
 """
 SchemaStyle = Literal["compact", "json", "markdown"]
 TEMPLATES = (
@@ -36,7 +36,7 @@ TEMPLATES = (
 
 _TEMPLATE = read.one_of(*TEMPLATES)
 FLAG_OR_AUTO = read.flag_or("auto")
-"""Reads a flag or `auto`, which leaves the decision to the model's family or its chat template."""
+"""Reader for a flag or `auto`, which leaves the decision to the model's family or its chat template."""
 
 
 @frozen
@@ -51,7 +51,9 @@ class KeyLimits:
 
 @frozen
 class LimitSettings:
-    """Limits. Exceeding one either causes an explicit error or is handled by a parser rule."""
+    """Limits on connections, requests and replies. Exceeding a limit either causes an explicit error or is handled by a
+    parser rule.
+    """
 
     body: int = setting(16 * 1024 * 1024, read.integer(1))
     """Maximum size of a request body, in bytes."""
@@ -90,7 +92,7 @@ class LimitSettings:
     reply: int = setting(128 * 1024 * 1024, read.integer(1))
     """Maximum size of the upstream's replies over all attempts, in bytes."""
     held: int = setting(256 * 1024, read.integer(1))
-    """Maximum number of buffered characters."""
+    """Maximum number of characters that the parser buffers."""
     arguments: int = setting(16 * 1024 * 1024, read.integer(1))
     """Maximum number of characters in one call's arguments."""
     depth: int = setting(128, read.integer(1))
@@ -108,7 +110,7 @@ class TimeoutSettings:
     connect: float = setting(10.0)
     first_byte: float = setting(600.0)
     idle: float = setting(120.0)
-    """Between two pieces of a reply."""
+    """Maximum seconds between two pieces of a reply."""
 
 
 @frozen
@@ -118,7 +120,7 @@ class CircuitSettings:
     failures: int = setting(5, read.integer(1))
     """The number of consecutive failures that opens the circuit: requests then skip this upstream."""
     seconds: float = setting(30.0)
-    """Seconds until a single request is tried again."""
+    """Seconds until the upstream is tried again, with a single request."""
 
 
 @frozen
@@ -142,7 +144,8 @@ class UpstreamSettings:
     """
     timeout: TimeoutSettings = setting(TimeoutSettings())
     fallbacks: tuple[str, ...] = setting(())
-    """Names of the upstreams to try, in this order, if this one fails. They must speak the same protocol."""
+    """Names of the upstreams to try, in this order, if this one fails. All of them must speak this upstream's protocol.
+    """
     balance: bool = setting(False)
     """Distribute requests over this upstream and its fallbacks according to `weight`."""
     weight: int = setting(1, read.integer(1))
@@ -176,7 +179,7 @@ class ModelRule:
     match: str = setting(NOTHING)
     """A case-sensitive pattern for the model name that the client asks for: `*`, `?`, `[abc]`."""
     use: str | None = setting(None)
-    """The model's name at the upstream; None: the name that the client asked for."""
+    """The upstream's name for the model; None: the name that the client asked for."""
     upstream: str | None = setting(None)
     """The name of an upstream; None: the first one."""
     mode: Mode | None = setting(None)
@@ -207,16 +210,16 @@ class ToolSettings:
 
 @frozen
 class ResultSettings:
-    """How tool results are shown to the model as text."""
+    """How tool results are presented to the model as text."""
 
     max_length: int = setting(-1, read.integer(-1))
-    """Maximum number of characters in a result. A longer one is truncated with a visible note. -1: unlimited."""
+    """Maximum number of characters in a result. Longer results are truncated, with a visible note. -1: unlimited."""
     frame: str = setting("default", read.frame)
     """`default`, `tool_result`, `doai`, `windlass`, or a template with `{content}` and optionally `{name}` and
     `{id}`.
     """
     drop: bool = setting(False)
-    """Leave results out of the prompt."""
+    """Omit results from the prompt."""
     strip: tuple[str, ...] = setting(())
     """Tags whose blocks are removed from results and user text (`system-reminder`)."""
 
@@ -237,8 +240,8 @@ class StoreSettings:
     """
 
     lease: float = setting(30.0)
-    """Maximum time without a progress report from the server of a background response, in seconds; then the response
-    fails.
+    """Maximum seconds between two progress reports from the process that creates a background response; after that, the
+    response fails.
     """
 
     def __attrs_post_init__(self) -> None:
@@ -248,17 +251,17 @@ class StoreSettings:
 
 @frozen
 class McpSettings:
-    """An MCP server whose tools the proxy itself executes, for clients without tools."""
+    """An MCP server whose tools the proxy itself executes, for requests that contain no tools."""
 
     name: str
     tools: tuple[str, ...] = setting(NOTHING)
     """Patterns for the names of the tools that may be called (`*`, `?`, `[abc]`)."""
     command: str | None = setting(None)
-    """A command line that speaks MCP over standard input and output."""
+    """The command line of a server that speaks MCP over standard input and output."""
     url: str | None = setting(None, read.optional(read.url))
     """The URL of a streamable HTTP endpoint, instead of a command."""
     prefix: str | None = setting(None)
-    """A prefix for the names of its tools, to distinguish servers whose tools have the same names."""
+    """A prefix for the names of the server's tools, to distinguish servers whose tools have the same names."""
     timeout: float = setting(60.0)
     """Maximum duration of one call, in seconds."""
     hosted: tuple[str, ...] = setting(())
@@ -278,8 +281,8 @@ class McpSettings:
 
 
 def check_forcing(method: ForcingSetting | None, protocol: str | None, path: str) -> None:
-    """Raise SettingsError if the protocol does not support a forcing method. If the protocol is unknown, this is
-    checked for each request instead.
+    """Raise SettingsError if the protocol does not support a forcing method. If the protocol is unknown, each request
+    is checked instead.
     """
     if method in (None, "auto") or protocol is None or method in PROTOCOLS[protocol].forcing:
         return

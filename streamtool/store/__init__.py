@@ -1,1 +1,1 @@
-"""State that outlives a request: replies, and the features that upstreams were found to lack."""
+"""State that outlives a request: earlier replies, and the features that upstreams were found to lack."""

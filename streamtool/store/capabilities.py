@@ -2,9 +2,9 @@
 
 A finding applies to an upstream, a model, and the account that is used at the upstream. With different keys, the same
 model name may refer to different models, so a finding made with a client's own key applies to this client only.
-Upstreams that look the same to all clients, such as ones that get a key of ours, are `shared`: their findings apply to
-all clients. If there are too many findings, the client that contributed the most loses its oldest ones, so that no
-client can displace the findings of others.
+Upstreams that behave identically for all clients, such as those that receive a key from the settings, are `shared`:
+findings about them apply to all clients. If there are too many findings, the client that contributed the most loses its
+oldest findings, so that no client can displace the findings of others.
 """
 
 import hashlib
@@ -16,17 +16,17 @@ from streamtool.core.clients import ANONYMOUS, entry_to_evict
 from streamtool.store.replies import ClientStoreView, Store
 
 VALID_FOR = 600.0
-"""Seconds that a finding remains valid: a server may be restarted, or a model replaced."""
+"""Validity of a finding, in seconds. It is limited because a server may be restarted, or a model replaced."""
 _MOST = 1000
 
 _Key = tuple[str, str | None, str, str]
-"""Client (the anonymous one if the finding applies to all), upstream, model and ability."""
+"""Client (`ANONYMOUS` if the finding applies to all clients), upstream, model and ability."""
 
 
 class CapabilityCache:
-    """Cache of the abilities that models were found to lack. Thread-safe.
+    """A cache of the abilities that models were found to lack. Thread-safe.
 
-    `store`: a store that several processes share. None: the findings are local to this process.
+    `store` is a store that several processes share; if None, the findings are local to this process.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class CapabilityCache:
         return known or self._shared_expiry(self._key(client, upstream, model, ability)) > self._clock()
 
     def lacks_locally(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool:
-        """Return the same from this process's findings only: a cheap check. A finding that it misses costs one
-        retry.
+        """Return the same as `lacks`, but consider only this process's findings, which is cheap. A missed finding costs
+        one retry.
         """
         return self._findings.get(self._key(client, upstream, model, ability), (0.0, ""))[0] > self._clock()
 

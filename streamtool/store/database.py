@@ -1,8 +1,9 @@
-"""Connection to the store's SQLite file, which may fail at any time.
+"""A connection to the store's SQLite file, which may fail at any time.
 
-The file is opened when it is first used, and again after a failure or if it was deleted or replaced. Any thread may use
-the connection, one at a time. No operation waits longer than `TIMEOUT` for another thread, or for a process that has
-locked the file. After a failure, the file is left alone for the same length of time (`outage`).
+The file is opened when it is first used, and is opened again after a failure or if it was deleted or replaced. Any
+thread may use the connection, but only one at a time. No operation waits longer than `TIMEOUT` for another thread, or
+for a process that has locked the file. After a failure, the file is not accessed for the same length of time
+(`outage`).
 """
 
 import logging
@@ -28,9 +29,9 @@ _SCHEMA: Final = (
 _SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 """Suffixes of the files that belong to a database file."""
 _TICK: Final = 0.02
-"""Seconds between two attempts to open a file that another process is creating."""
+"""Seconds between attempts to open a file that another process is creating."""
 _creation_lock: Final = threading.Lock()
-"""Lock for creating a file. Closing a descriptor drops the locks that SQLite holds on the file in this process, so no
+"""A lock for creating a file. Closing a descriptor drops the locks that SQLite holds on the file in this process, so no
 connection may be opened before the descriptor that created the file has been closed.
 """
 _log = logging.getLogger("streamtool")
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 
 class Database:
-    """Connection for one kind of operation. `failed` is called with the operation after each failure."""
+    """A connection for one kind of operation. `failed` is called with the operation after each failure."""
 
     def __init__(self, file: str, operation: Operation, failed: Callable[[Operation], object]) -> None:
         self._file = file
@@ -69,7 +70,7 @@ class Database:
         outage = self._outage
         outage.check()
         if not self._lock.acquire(timeout=TIMEOUT):
-            raise outage.record_failure(f"no answer for {TIMEOUT:g} seconds")
+            raise outage.record_failure(f"no response within {TIMEOUT:g} s")
         try:
             outage.check()
             with self._connection() as base:
@@ -83,11 +84,11 @@ class Database:
         return result
 
     def resume(self) -> None:
-        """Let the next operation try, even if the last failure was only a moment ago."""
+        """Allow the next operation to access the file, even if the last failure was only a moment ago."""
         self._outage.resume()
 
     def close(self) -> None:
-        """Close the connection, unless another thread uses it for too long. The next operation opens it again."""
+        """Close the connection, unless another thread keeps it busy for too long. The next operation opens it again."""
         if self._lock.acquire(timeout=TIMEOUT):
             self._disconnect()
             self._lock.release()

@@ -1,4 +1,4 @@
-"""Store backend in an SQLite file that only its owner can read."""
+"""A store backend that uses an SQLite file, which only its owner can read."""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +16,10 @@ _CLIENT: Final = "substr(key, 1, instr(key, ' '))"
 
 
 class FileBackend:
-    """Backend that reads and writes an SQLite file, over separate connections.
+    """A backend that reads and writes an SQLite file over separate connections.
 
-    The total size is not computed for each write, since the time that this takes grows with the size. Raises
-    SettingsError if the file cannot be used at all.
+    The total size is not computed for each write, since the time required grows with the size. Raises SettingsError if
+    the file cannot be used at all.
     """
 
     def __init__(self, settings: StoreSettings, failed: Callable[[Operation], object]) -> None:
@@ -29,7 +29,9 @@ class FileBackend:
         self._reader = Database(file, "read", failed)
         self._writer = Database(file, "write", failed)
         self._room = 0
-        """Bytes that may be written before the file is measured again, since other processes write to it too."""
+        """Number of bytes that may be written before the total size is computed again; other processes write to the
+        file too.
+        """
         for database in (self._writer, self._reader):
             database.check()
 
@@ -50,7 +52,7 @@ class FileBackend:
         return self._writer.run(partial(self._count, key, amount, now, now + seconds))
 
     def resume(self) -> None:
-        """Let the next write try."""
+        """Allow the next write, even if the last one failed only a moment ago."""
         self._writer.resume()
 
     def close(self) -> None:
@@ -82,7 +84,7 @@ class FileBackend:
         return int(found.fetchone()[0])
 
     def _make_room(self, base: sqlite3.Connection) -> int:
-        """Delete the oldest entries of the largest clients until everything fits.
+        """Delete the oldest entries of the largest clients until all entries fit.
 
         Return the number of bytes that may be written before the next call.
         """

@@ -1,7 +1,7 @@
-"""In-memory store, limited in bytes and in time, with an equal share of the space for each client.
+"""An in-memory store, limited in bytes and in time, with an equal share of the space for each client.
 
-If it is full, the client with the most bytes loses its oldest entries. So no client can displace entries of others that
-use no more than an equal share, and a single client can use all of the space.
+If the store is full, the client with the most bytes loses its oldest entries. No client can therefore displace the
+entries of clients that use no more than an equal share, but a single client can use all of the space.
 """
 
 import threading
@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from streamtool.settings import StoreSettings
 
 _COUNTS: Final = 1024
-"""Number of counters above which expired ones are removed."""
+"""Number of counters above which expired counters are removed."""
 
 
 @frozen(eq=False)
@@ -30,16 +30,16 @@ class StoredValue:
 
 @define
 class _Share:
-    """Entries of one client."""
+    """The entries of one client."""
 
     size: int = 0
     """Total size of the values in bytes."""
     keys: OrderedDict[str, None] = field(factory=OrderedDict)
-    """Keys, oldest first."""
+    """The client's keys, oldest first."""
 
 
 class MemoryStore:
-    """Store that lasts as long as the process. Thread-safe."""
+    """A store that lasts as long as the process. Thread-safe."""
 
     blocks = False
 
@@ -104,7 +104,7 @@ class MemoryStore:
             return list(self._entries.values())
 
     def remove(self, entries: Iterable[StoredValue]) -> None:
-        """Delete these entries, except where another value has replaced an entry."""
+        """Delete these entries, except those that have been replaced by another value."""
         with self._lock:
             for entry in entries:
                 if self._entries.get(entry.key) is entry:
@@ -118,7 +118,7 @@ class MemoryStore:
                 self._delete(key)
 
     def close(self) -> None:
-        """Delete everything."""
+        """Delete all entries."""
         self.remove(self.entries())
 
     def _delete(self, key: str) -> None:

@@ -1,7 +1,7 @@
-"""Outages of a shared store, for one kind of operation: after a failure, the store is left alone for a while.
+"""Outages of a shared store, for one kind of operation: after a failure, the store is not accessed for a while.
 
-So in a series of lookups, only one has to wait. The log reports once that the store has begun to fail, and once that it
-works again. Thread-safe.
+In a series of lookups, only one therefore has to wait. The log reports once that the store has begun to fail, and once
+that it works again. Thread-safe.
 """
 
 import logging
@@ -17,14 +17,14 @@ _WORDS: Final = {
     "read": ("read", "earlier replies are not found"),
     "write": ("written", "new entries wait in memory"),
 }
-"""Failing operation and its consequence, as worded in the log."""
+"""The failing operation and its consequence, as worded in the log."""
 _log = logging.getLogger("streamtool")
 
 Operation = Literal["read", "write"]
 
 
 class Outage:
-    """Outages of one kind of operation. `place` names the store in the log; `failed` is called for each failure."""
+    """The outages of one kind of operation. `place` names the store in the log; `failed` is called for each failure."""
 
     def __init__(self, place: str, operation: Operation, failed: Callable[[Operation], object]) -> None:
         self.place = place
@@ -34,12 +34,12 @@ class Outage:
         self._rests_until = 0.0
 
     def check(self) -> None:
-        """Raise StoreError while the store is left alone."""
+        """Raise StoreError if the last failure was only a moment ago."""
         if time.monotonic() < self._rests_until:
             raise self._error()
 
     def record_failure(self, why: str) -> StoreError:
-        """Note that the store has just failed, and return the error to raise."""
+        """Record that the store has just failed, and return the error to raise."""
         self._rests_until = time.monotonic() + TIMEOUT
         if not self._failing:
             self._failing = True
@@ -48,13 +48,13 @@ class Outage:
         return self._error()
 
     def record_success(self) -> None:
-        """Note that the operation has succeeded."""
+        """Record that the operation has succeeded."""
         if self._failing:
             self._failing = False
             _log.warning("%s can be %s again", self.place, _WORDS[self._operation][0])
 
     def resume(self) -> None:
-        """Let the next operation try, even if the last failure was only a moment ago."""
+        """Allow the next operation, even if the last failure was only a moment ago."""
         self._rests_until = 0.0
 
     def _error(self) -> StoreError:

@@ -1,10 +1,11 @@
-"""Store backend on a Redis server, which processes on several machines can share.
+"""A store backend on a Redis server, which processes on several machines can share.
 
-All keys begin with `streamtool:`. The server holds the values, and for each client a sorted set of its keys (by expiry
-time) and a hash of their sizes. One sorted set contains the total size for each client, so that a script can find the
-largest client without looking at everything. A value that Redis itself has expired still counts until its client stores
-another one, or until that client is the largest; then it is the first to be removed. The script constructs the names of
-its keys, so the server cannot be a cluster. Sources: Redis command reference; redis-py 8.1.
+All keys begin with `streamtool:`. The server stores the values and, for each client, a sorted set of its keys (by
+expiry time) and a hash of the values' sizes. A separate sorted set contains the total size for each client, so that a
+script can find the largest client without reading all entries. A value that Redis itself has expired is still counted
+until its client stores another value, or until that client is the largest; the expired value is then the first to be
+removed. The script constructs the names of its keys, so the server cannot be a cluster. Sources: Redis command
+reference; redis-py 8.1.
 """
 
 import math
@@ -23,7 +24,7 @@ _NAMES: Final = "streamtool:"
 _BATCH_SIZE: Final = 64
 """Maximum number of values to send to the server together."""
 _UNTIL: Final = struct.Struct(">d")
-"""Expiry time that precedes each value, so that all readers agree on it."""
+"""Encoding of the expiry time that precedes each value, so that all readers agree on when it expires."""
 _PUT: Final = """
 local names, client, key, value = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local length, until_, now, seconds, size = tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -64,13 +65,15 @@ end
 redis.call('EXPIRE', clients, 2 * seconds)
 redis.call('EXPIRE', total, 2 * seconds)
 """
-"""Script that stores a value, or deletes it if it is empty. The largest client loses its oldest entries until all
+"""A script that stores a value, or deletes it if it is empty. The largest client loses its oldest entries until all
 entries fit.
 """
 
 
 class RedisBackend:
-    """Backend on a Redis server. Raises SettingsError if the server cannot be used at all, or redis-py is missing."""
+    """A backend on a Redis server. Raises SettingsError if the server cannot be used at all, or if redis-py is
+    missing.
+    """
 
     def __init__(self, settings: StoreSettings, failed: Callable[[Operation], object]) -> None:
         try:
@@ -137,7 +140,7 @@ class RedisBackend:
         return found
 
     def resume(self) -> None:
-        """Let the next write try."""
+        """Allow the next write, even if the last one failed only a moment ago."""
         self._writing.resume()
 
     def close(self) -> None:

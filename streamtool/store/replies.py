@@ -1,9 +1,9 @@
-"""Store of replies, so that later requests can refer to them (`previous_response_id`, item references).
+"""The store of replies, which allows later requests to refer to them (`previous_response_id`, item references).
 
-It is limited in bytes and in time, and separate for each client: a reply can only be retrieved with the key that was
-used to request it. By default it is in memory (`memory_store`), otherwise in a file or on a Redis server
-(`shared_store`). If the store fails, values are lost, but never a reply; only a request that is meaningless without the
-store gets an error.
+The store is limited in bytes and in time, and separate for each client: a reply can only be retrieved with the key that
+was used to request it. By default, the store is in memory (`memory_store`); it can also be a file or a Redis server
+(`shared_store`). If the store fails, stored values may be lost, but clients still receive their replies; only requests
+that are meaningless without the store fail.
 """
 
 import time
@@ -23,7 +23,7 @@ from streamtool.store.shared_store import Backend, SharedStore
 
 
 class Store(Protocol):
-    """Interface of the in-memory and the shared store. A key consists of a client's id, a space, and another id."""
+    """The interface of the in-memory and the shared store. A key consists of a client's id, a space, and another id."""
 
     blocks: bool
     """Whether reading may take too long for the event loop."""
@@ -42,7 +42,9 @@ class ClientStoreView:
     store: Store
     client: str
     unstored: "ClientStoreView | None" = None
-    """Store for values that the client does not want stored, until its connection closes. None: they are not kept."""
+    """The store for values that the client wants kept only until its connection closes, or None if they are not
+    kept.
+    """
 
     def demand(self, id: str, /) -> bytes | None:
         """Return the value stored under this id, or None if it has expired or was evicted. Raises StoreError."""
@@ -66,7 +68,7 @@ class ClientStoreView:
 
 
 def client_store_of(store: Store, headers: Iterable[tuple[bytes, bytes]]) -> ClientStoreView:
-    """Return the store of the client whose key is in these headers. Clients without a key share one."""
+    """Return the store of the client whose key is in these headers. Clients without a key share a single store."""
     return ClientStoreView(store, client_of(headers))
 
 

@@ -1,9 +1,9 @@
-"""Store that outlives the process and that several processes can share: an SQLite file, or a Redis server.
+"""A store that outlives the process and that several processes can share: an SQLite file, or a Redis server.
 
-The event loop stores values without ever waiting: they are queued in memory, where they can also be found, until a
-thread has written them. Values that cannot be written (the disk is full, another process has locked the file, the
-server is unreachable) stay in the queue, and are written when the store is next used. The queue is limited in bytes,
-with a share for each client. Reading blocks the calling thread for a moment, within the time limit in `outage`.
+The event loop stores values without ever waiting: they are queued in memory, where lookups find them, until a thread
+has written them. Values that cannot be written (the disk is full, another process has locked the file, the server is
+unreachable) stay in the queue, and are written when the store is next used. The queue is limited in bytes, with a share
+for each client. Reading blocks the calling thread for a moment, within the time limit in `outage`.
 """
 
 import threading
@@ -30,7 +30,7 @@ _log = getLogger("streamtool")
 
 
 class Backend(Protocol):
-    """Backend of a shared store. Any thread may read; only one at a time may write."""
+    """The backend of a shared store. Any thread may read; only one thread at a time may write."""
 
     @property
     def place(self) -> str:
@@ -40,20 +40,22 @@ class Backend(Protocol):
         """Return the value unless it has expired at `now`. Raises StoreError."""
 
     def write(self, entries: Sequence[StoredValue], now: float, /) -> None:
-        """Write these entries; delete the key of an empty value. If StoreError is raised, they may be written again."""
+        """Write these entries; an empty value deletes its key. If StoreError is raised, the entries may be written
+        again.
+        """
 
     def count(self, key: str, amount: int, now: float, seconds: float, /) -> int:
         """Add to a counter that expires after this many seconds, and return its sum. Raises StoreError."""
 
     def resume(self) -> None:
-        """Let the next operation try, even if the last failure was only a moment ago."""
+        """Allow the next operation, even if the last failure was only a moment ago."""
 
     def close(self) -> None:
         """Close all connections. The next operation opens them again."""
 
 
 class SharedStore:
-    """Store in a backend. Thread-safe.
+    """A store in a backend. Thread-safe.
 
     `failed` is called with `write` if a value is lost because the queue is full.
     """
@@ -75,7 +77,7 @@ class SharedStore:
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
-        """Task that writes the queue, from when it is submitted until the queue is empty or a write has failed."""
+        """The task that writes the queue, or None once the queue is empty or a write has failed."""
         self._queue_full = False
         """Whether values have been lost because the queue is full."""
 
@@ -99,7 +101,7 @@ class SharedStore:
         self._write_soon()
 
     def forget(self, key: str, /) -> None:
-        """Delete the value: immediately in this process, and for other processes once the deletion is written."""
+        """Delete the value. Other processes notice this once the deletion has been written."""
         self.put(key, b"")
 
     def count(self, key: str, amount: int, seconds: float, /) -> int:
@@ -128,7 +130,7 @@ class SharedStore:
             _log.warning("%s is too slow: the write queue is full", self._backend.place)
 
     def _write_soon(self) -> None:
-        """Have a thread write the queue, unless one is doing so already: it checks for more entries before it
+        """Have a thread write the queue, unless one is already doing so; that thread checks for more entries before it
         finishes.
         """
         with self._lock:

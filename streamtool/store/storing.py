@@ -1,4 +1,4 @@
-"""Use of the store: asynchronous where an event loop must not block, otherwise synchronous."""
+"""Functions that access the store: asynchronous variants for code on an event loop, and synchronous variants."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -21,7 +21,7 @@ def memory_of(store: Store, scope: Scope, client: str) -> ClientStoreView:
 
 
 async def use_async(store: Store, call: Callable[[], T]) -> T:
-    """Call `call`, which uses the store, and return its result. It runs off the event loop if it may take long."""
+    """Call `call`, which uses the store, and return its result. If it may take long, run it off the event loop."""
     return await off_loop(call) if store.blocks else call()
 
 

@@ -1,7 +1,4 @@
-"""Test helpers for streamtool and for software built on it.
-
-A scripted upstream, and an ASGI caller that sees a reply while it is being sent.
-"""
+"""Test helpers for streamtool and for software built on it: a scripted upstream, and a caller for ASGI apps."""
 
 from streamtool.testing.asgi import StreamedReply, stream_asgi
 from streamtool.testing.upstream import (

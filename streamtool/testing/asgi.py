@@ -1,4 +1,4 @@
-"""A caller for ASGI apps that sees a reply while it is being sent.
+"""A caller for ASGI apps that receives a reply while it is being sent.
 
 Other callers wait for the app to finish and return one body. Here, each message can be inspected as soon as the app has
 sent it, the client can disconnect in the middle of a reply, and everything runs on the test's async backend, without a
@@ -65,7 +65,7 @@ class StreamedReply:
         return b"".join([chunk async for chunk in self])
 
     def disconnect(self) -> None:
-        """Disconnect the client. From now on, the app's `receive` reports this."""
+        """Disconnect the client. From then on, the app's `receive` returns `http.disconnect`."""
         self._disconnected.set()
 
     async def _next(self) -> ASGIMessage | None:

@@ -21,26 +21,26 @@ from streamtool.asgi.types import Receive, Scope, Send
 
 @frozen
 class Pause:
-    """Wait for some seconds."""
+    """Step that waits for this many seconds."""
 
     seconds: float
 
 
 @frozen
 class Hang:
-    """Wait until the caller disconnects."""
+    """Step that waits until the caller disconnects."""
 
 
 @frozen
 class Die:
-    """Abort with an exception."""
+    """Step that raises an exception."""
 
     error: Exception = field(factory=lambda: ConnectionError("the scripted upstream dies here"))
 
 
 @frozen
 class Hold:
-    """Wait for `ScriptedUpstream.release()`."""
+    """Step that waits for `ScriptedUpstream.release()`."""
 
 
 Step = bytes | Pause | Hang | Die | Hold
@@ -62,8 +62,8 @@ class Script:
         return Script((*self.steps, *steps), self.status, self.content_type, self.headers, self.before)
 
     def cut(self, size: int, *steps: Step) -> "Script":
-        """Return a script that sends the first `size` bytes of the body, then performs `steps`. Without `steps`, the
-        body just ends.
+        """Return a script that sends the first `size` bytes of the body, then performs `steps`. If no `steps` are
+        given, the body simply ends there.
         """
         kept: list[Step] = []
         for step in self.steps:
@@ -99,8 +99,8 @@ class Recorded:
 
 
 class ScriptedUpstream:
-    """An upstream that follows scripts. Each script may also be a function, which is called with the request and
-    returns one.
+    """An upstream that follows scripts. A script may also be given as a function that takes the request and returns a
+    script.
     """
 
     def __init__(self, *scripts: Script | Callable[[Recorded], Script]) -> None:
@@ -202,7 +202,7 @@ def chunk(
     id: str = "chatcmpl-upstream",
     model: str = "upstream-model",
 ) -> bytes:
-    """Return a Chat Completions chunk as an event. With `usage`, it is the usage chunk, which has no choices."""
+    """Return a Chat Completions chunk as an event. If `usage` is given, it is the usage chunk, which has no choices."""
     choices = [{"index": choice, "delta": delta or {}, "logprobs": None, "finish_reason": finish}]
     payload: dict[str, Any] = {
         "id": id,

@@ -1,5 +1,5 @@
-"""How a transport stops reading the upstream's response. There are two variants of each function, because only
-asynchronous code can limit a wait.
+"""Functions that a transport uses to stop reading the upstream's response. There are two variants of each function,
+because only asynchronous code can limit a wait.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -10,7 +10,7 @@ import anyio
 from streamtool.exchange import MOMENT, Exchange
 
 _DRAIN_SECONDS = 0.1
-"""Maximum seconds to wait for the end of a body after the reply has ended, so that the connection can be reused."""
+"""Maximum number of seconds to wait for the end of a body after its reply, so that the connection can be reused."""
 
 
 async def drain_async(pieces: AsyncIterator[bytes] | None) -> None:
@@ -19,7 +19,7 @@ async def drain_async(pieces: AsyncIterator[bytes] | None) -> None:
         try:
             while pieces is not None and await anext(pieces, None) is not None:
                 pass
-        except Exception:  # noqa: BLE001, S110  the reply is complete, whatever happens to its connection
+        except Exception:  # noqa: BLE001, S110  the reply is complete, so errors on its connection do not matter
             pass
 
 
@@ -28,7 +28,7 @@ def drain_sync(pieces: Iterator[bytes] | None) -> None:
 
 
 async def linger_async(exchange: Exchange, pieces: AsyncIterator[bytes]) -> bytes:
-    """Read the trailing usage of a finished reply, for a limited time. Return the output for the client."""
+    """Wait a limited time for the trailing usage of a finished reply. Return the output for the client."""
     out = b""
     with anyio.move_on_after(MOMENT):
         while exchange.lingers:
@@ -59,8 +59,8 @@ async def close_async(pieces: Any, response: Any) -> None:
 
 
 def close_sync(pieces: Any, response: Any) -> None:  # noqa: ARG001  see below
-    """Close a response. Its iterator is not closed: another thread may be blocked in it, and is woken by closing the
-    response.
+    """Close a response. Its iterator is not closed: another thread may be blocked in it, and wakes up when the response
+    is closed.
     """
     if response is not None:
         response.close()

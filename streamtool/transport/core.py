@@ -30,7 +30,7 @@ from streamtool.upstream.chat_templates import ChatTemplates
 
 
 class TransportCore:
-    """The state of a transport. Derives upstream requests from the caller's requests."""
+    """The state of a transport, and the derivation of upstream requests from the caller's requests."""
 
     def __init__(self, settings: Settings | None, on_exchange: OnExchange | None, options: Mapping[str, Any]) -> None:
         self.settings = with_options(settings, options)
@@ -44,18 +44,18 @@ class TransportCore:
         self._endings = {without_version(path): name for path, name in self.settings.paths.items()}
 
     def protocol_name(self, request: httpx.Request) -> str | None:
-        """Return the request's protocol, by its name in `paths`; None if the request is to be passed through."""
+        """Return the request's protocol, as named in `paths`, or None if the request is to be passed through."""
         if request.method != "POST":
             return None
         ending = self._ending(request.url.path)
         return None if ending is None else self._endings[ending]
 
     def _ending(self, path: str) -> str | None:
-        """Return the entry of `paths`, without its version, that the path ends with; None if no entry matches."""
+        """Return the entry of `paths`, without its version, that the path ends with, or None if no entry matches."""
         return next((ending for ending in self._endings if ending_position(ending, path) is not None), None)
 
     def target(self, request: httpx.Request) -> str:
-        """Return the requested path in the form used in `paths`, with its query."""
+        """Return the requested path in the form used in `paths`, including the query."""
         path = request.url.path
         ending = self._ending(path) or path
         before = path[: ending_position(ending, path) or 0]
@@ -79,7 +79,7 @@ class TransportCore:
             )
             if exchange.conversation.background:
                 raise RequestError(
-                    "Background responses need a server: leave `background` out.",
+                    "Background responses require a server: omit `background`.",
                     param="background",
                 )
         except StreamtoolError as error:
@@ -118,8 +118,8 @@ class TransportCore:
         return found
 
     def count(self, protocol: ClientProtocol, request: httpx.Request) -> tuple[TokenCount, httpx.Request | None]:
-        """Return the token count, and the upstream request for it (None if the upstream cannot be asked). Raises
-        RequestError.
+        """Return the token count, and the upstream request for it. The request is None if the upstream cannot count
+        tokens. Raises RequestError.
         """
         headers = self._headers(protocol, request)
         services = evolve(self.services, store=client_store_of(self.store, headers))
@@ -133,9 +133,9 @@ class TransportCore:
         return count, asked
 
     def _with_path(self, url: httpx.URL, path: str, *, query: bytes | None) -> httpx.URL:
-        """Return the URL with the requested path replaced by `path`. Anything before the requested path is kept.
+        """Return the URL with the requested path replaced by `path`. The part before the requested path is preserved.
 
-        If not None, `query` replaces the query of `path`.
+        If `query` is not None, it replaces the query of `path`.
         """
         ending = self._ending(url.path) or ""
         before = url.path[: ending_position(ending, url.path)]
@@ -161,8 +161,8 @@ class TransportCore:
 
 
 def ending_position(ending: str, path: str) -> int | None:
-    """Return the position of the path's `ending`; None if the path ends differently. `ending` may contain a placeholder
-    for the model's name.
+    """Return the position of the path's `ending`, or None if the path ends differently. `ending` may contain a
+    placeholder for the model's name.
     """
     before, named, after = ending.partition(MODEL)
     if not path.endswith(after if named else ending):

@@ -21,8 +21,8 @@ from streamtool.upstream.resending import send_sync
 
 
 class SyncToolTransport(httpx.BaseTransport):
-    """Adds tool calling to the upstream of `transport` (None: the network), for synchronous httpx and httpx2
-    clients.
+    """A transport that adds tool calling to an upstream, for synchronous httpx and httpx2 clients. It sends requests
+    through the inner `transport`; if that is None, over the network.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class SyncReply:
         return self
 
     def __next__(self) -> bytes:
-        """Return the next piece for the client. A method rather than a generator, because an abandoned generator is not
-        closed in time.
+        """Return the next piece for the client. This is a method rather than part of a generator, because an abandoned
+        generator is not closed in time.
         """
         data, self._ready = self._ready, b""
         exchange = self._exchange

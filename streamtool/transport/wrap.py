@@ -1,4 +1,4 @@
-"""Adds tool calling to an SDK client in one line: `client = streamtool.wrap(OpenAI(base_url=…))`."""
+"""The function `wrap`, which adds tool calling to an SDK client: `client = streamtool.wrap(OpenAI(base_url=…))`."""
 
 from typing import Any, TypeVar
 
@@ -10,8 +10,8 @@ ClientT = TypeVar("ClientT")
 
 
 class _Routes:
-    """An HTTP client's transports as a single transport. Each request uses the transport that the client itself would
-    have chosen.
+    """A single transport that combines an HTTP client's transports. Each request uses the transport that the client
+    itself would have chosen.
     """
 
     def __init__(self, client: Any) -> None:
@@ -42,7 +42,7 @@ def wrap(
     http: Any = getattr(client, "_client", None)
     copy: Any = getattr(client, "copy", None)
     if not callable(copy) or not hasattr(http, "_transport_for_url"):
-        raise TypeError(f"wrap takes an openai or anthropic client, not {type(client).__name__}")
+        raise TypeError(f"wrap accepts an openai or anthropic client, not {type(client).__name__}")
     kind = ToolTransport if hasattr(http, "aclose") else SyncToolTransport
     transport = kind(_Routes(http), settings=settings, on_exchange=on_exchange, **options)
     base = next(each for each in type(http).__mro__ if each.__module__.split(".")[0] in ("httpx", "httpx2"))

@@ -1,1 +1,1 @@
-"""HTTP upstreams: connections, failover, health checks, and what they report about their models."""
+"""HTTP upstreams: connections, failover, health checks, and the data that upstreams expose about their models."""

@@ -1,16 +1,16 @@
-"""An HTTP upstream as an ASGI app: it sends each request to the upstream and passes the response on as it arrives.
+"""An HTTP upstream as an ASGI app, which sends each request to the upstream and passes the response on as it arrives.
 
 Nothing is decoded, joined or buffered. Requests go through httpx transports rather than the httpx client, which would
 share cookies between callers, follow redirects and wrap each piece three times. Allow-lists restrict the headers in
 both directions. The client's authorization is passed on unless the settings contain a key for the upstream; if the
-upstream rejects that key, the fault is ours (502), not the caller's. Failures are raised as `UpstreamError`, which the
-exchange or the proxy formats in the client's protocol.
+upstream rejects that key, the configuration is at fault (502), not the caller. Failures are raised as `UpstreamError`,
+which the exchange or the proxy formats in the client's protocol.
 
 If the upstream echoes our key, for example in an error message, the key is masked before it reaches the client
 (`_Mask`).
 
 Time limits: httpx enforces `connect`. A small task per request enforces `first_byte` (until the first piece of the
-body) and `idle` (between two pieces), because a timer for each piece would cost more than the piece itself.
+body) and `idle` (between two pieces), because a timer for each piece would cost more than processing the piece.
 """
 
 from collections.abc import Mapping
@@ -80,18 +80,18 @@ _IN_PATHS = "/:@!$&'()*+,;=~"
 _MIN_SECRET = 16
 """Minimum length of a key to mask. A shorter key (`ollama`) is not a secret, and the reply may contain it as a word."""
 _ENDING_SECONDS = 0.1
-"""Maximum seconds to wait for the body of an abandoned response to end."""
+"""Maximum number of seconds to wait for the end of an abandoned response's body."""
 _URLS = 64
 """Maximum number of cached parsed URLs."""
 _TICKS = 8
-"""Number of silence checks per time limit; before the first byte, per the shorter of the two limits."""
+"""Number of checks for silence within each time limit (before the first byte, within the shorter of the two limits)."""
 
 
 class HttpUpstream:
-    """The upstream described by `settings`. Close it with `aclose`, or use it as an async context manager.
+    """The upstream that `settings` describe. Close it with `aclose`, or use it as an async context manager.
 
-    If `pass_authorization` is False, the client's authorization is not sent to the upstream, because it is one of our
-    client keys. `limits` bound the request body. `transport` replaces the network, for tests and embedding.
+    If `pass_authorization` is False, the client's authorization is not sent to the upstream, because it is one of the
+    proxy's client keys. `limits` bound the request body. `transport` replaces the network, for tests and embedding.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class HttpUpstream:
         self._network = transport or open_network(settings.url)
         proxy = None if transport else proxy_of(settings.url)
         self.proxy_note = f" (through the proxy {proxy.url.netloc.decode('ascii', 'replace')})" if proxy else ""
-        """Part of error messages that names the proxy; empty without one."""
+        """The part of error messages that names the proxy; empty if no proxy is used."""
         self._urls: dict[str, httpx.URL] = {}
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
@@ -147,7 +147,7 @@ class HttpUpstream:
             headers=headers,
             extensions={"timeout": {"connect": timeout.connect, "write": timeout.idle, "read": None, "pool": None}},
         )
-        del body  # the request owns the body for as long as it may have to be resent
+        del body  # the request keeps the body for as long as it may have to be resent
         await _Forwarding(self, request, None if ATTENDED in scope else receive, send).run()
 
     def _parsed(self, url: str) -> httpx.URL:
@@ -234,7 +234,7 @@ class _AppBody(httpx.AsyncByteStream):
 
 
 class _Mask:
-    """Replaces our key in the upstream's output with text of the same length."""
+    """A filter that replaces our key in the upstream's output with text of the same length."""
 
     __slots__ = ("_held", "_instead", "_key")
 
@@ -248,8 +248,8 @@ class _Mask:
         return data.replace(self._key, self._instead)
 
     def feed(self, data: bytes) -> bytes:
-        """Return the next piece without the key. If it ends with a possible beginning of the key, that part is
-        buffered.
+        """Return the next piece without the key. If it ends with text that may be the beginning of the key, that part
+        is buffered.
         """
         if self._held:
             data, self._held = self._held + data, b""
@@ -274,8 +274,8 @@ class _Mask:
 async def close_response(response: Any, pieces: Any) -> None:
     """Close a response whose body may not have been read to its end. Shielded from cancellation.
 
-    The body of an httpx response consists of nested generators. They are finalized properly only from inside, by the
-    error that reading from the closed connection raises.
+    The body of an httpx response consists of nested generators. They are finalized properly only if an exception is
+    raised inside them: the one caused by reading from the closed connection.
     """
     with anyio.CancelScope(shield=True):
         # In this order: reading first would wait for an upstream that may send nothing more.
@@ -295,7 +295,7 @@ class _Forwarding:
     _upstream: HttpUpstream
     _request: httpx.Request
     _receive: Receive | None
-    """Receives the client's disconnect; None if the caller already watches for it."""
+    """The function that receives the client's disconnect, or None if the caller already watches for it."""
     _send: Send
     _begun: bool = field(default=False, init=False)
     _heard: bool = field(default=False, init=False)
@@ -307,7 +307,7 @@ class _Forwarding:
         """Pass the response on, and return when the client has received all of it.
 
         The response is passed on in a separate task: the caller's task is suspended inside some twenty coroutines, and
-        each piece would have to resume all of them. The caller's task enforces the time limits instead.
+        each piece would have to resume all of them. The caller's task enforces the time limits in the meantime.
         """
         try:
             async with anyio.create_task_group() as tasks:
@@ -379,7 +379,8 @@ class _Forwarding:
 
     async def _watch_time(self) -> None:
         """Return once the upstream has been silent for too long."""
-        # Polls flags that `_pass` sets for each piece, which costs it nothing; a limit is noticed up to one tick late.
+        # Polls flags that `_pass` sets for each piece at almost no cost; an exceeded limit is noticed up to one tick
+        # late.
         timeout = self._upstream.settings.timeout
         silent = tick = 0.0
         while silent < (timeout.idle if self._begun else timeout.first_byte) - tick / 2:  # rounding error of the sum
@@ -388,6 +389,6 @@ class _Forwarding:
             await anyio.sleep(tick)
             silent = silent + tick if self._waiting and not self._heard else 0.0
         if self._begun:
-            self._late = UpstreamTimeout(f"the upstream was silent for {timeout.idle:g} seconds")
+            self._late = UpstreamTimeout(f"the upstream sent nothing for {timeout.idle:g} seconds")
         else:
             self._late = UpstreamTimeout(f"the upstream did not begin its reply within {timeout.first_byte:g} seconds")

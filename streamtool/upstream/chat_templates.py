@@ -1,9 +1,9 @@
-"""Chat templates of models, read from files or requested from upstreams that expose them.
+"""The chat templates of models, read from files or requested from upstreams that expose them.
 
-Files are read once, when a middleware or transport is created. An upstream is asked concurrently with the first
-request, which does not wait for the template: that request relies on the model's name, later ones on the template.
-`Proxy` asks on startup where possible. Failures are not reported as errors: no client asked for the template, and the
-name serves as a fallback.
+Files are read once, when a middleware or transport is created. A template is requested from an upstream concurrently
+with the first request, which does not wait for the template: that request relies on the model's name, later ones on the
+template. `Proxy` requests templates on startup where possible. Failures are not reported as errors, because no client
+requested the template, and the model's name serves as a fallback.
 
 llama.cpp exposes the template at `GET /props` (`chat_template`, `chat_template_tool_use`; tools/server/README.md),
 Ollama at `POST /api/show` (`template`; docs/api.md). Other servers do not expose it.
@@ -31,7 +31,7 @@ from streamtool.settings import ModelSettings, Settings, UpstreamSettings
 _log = logging.getLogger("streamtool")
 
 TIMEOUT: Final = 5.0
-"""Maximum seconds for an upstream to return a template."""
+"""Maximum number of seconds for an upstream to return a template."""
 _NAMES: Final = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 """Files in a Hugging Face folder that may contain the template, in order of precedence."""
 _MAX_MODELS: Final = 1000
@@ -42,7 +42,7 @@ _MAX_FILE: Final = 64 * 1024 * 1024
 
 @frozen
 class FoundTemplate:
-    """A template, and where it was found."""
+    """The analysis of a template, and the location where the template was found."""
 
     where: str
     """The file, or the path at the upstream."""
@@ -53,7 +53,7 @@ class FoundTemplate:
 
 
 def read_template(path: str, place: str = "chat_template") -> FoundTemplate:
-    """Analyze the template in this file or folder. Raises SettingsError, naming the setting (`place`)."""
+    """Analyze the template in this file or folder. Raises SettingsError, which names the setting (`place`)."""
     found = Path(path)
     if found.is_dir():
         files = [found / name for name in _NAMES if (found / name).is_file()]
@@ -116,8 +116,8 @@ def names_and_templates(named: Iterable[Json]) -> Iterable[tuple[str, str]]:
 class ChatTemplates:
     """The templates of the models in the settings, and of models that clients have requested.
 
-    `upstreams` maps names to the upstreams that may be asked. Raises SettingsError for a file that contains no
-    template.
+    `upstreams` maps names to the upstreams that templates may be requested from. Raises SettingsError for a file that
+    contains no template.
     """
 
     def __init__(self, settings: Settings, upstreams: Mapping[str, ASGIApp] | None = None) -> None:
@@ -132,9 +132,9 @@ class ChatTemplates:
             if path not in ("auto", "none"):
                 self._files[path] = read_template(path, place)
         self._shown_templates: dict[tuple[str, str, str], FoundTemplate | None] = {}
-        """(Upstream, model, client) → the template that the upstream exposes, or None. The model "" is the loaded one,
-        whatever its name. The client `ANONYMOUS` stands for all clients: the upstream exposes the same template to all
-        of them, or requires no key.
+        """The template that an upstream exposes, or None, keyed by (upstream, model, client). The model "" is the
+        upstream's loaded model, regardless of its name. The client `ANONYMOUS` stands for all clients: the upstream
+        exposes the same template to all of them, or requires no key.
         """
 
     def of(self, model: ModelSettings, client: str = ANONYMOUS) -> Recognised | None:
@@ -143,7 +143,7 @@ class ChatTemplates:
         return None if shown is None else shown.recognised
 
     def found(self, model: ModelSettings, client: str = ANONYMOUS) -> FoundTemplate | None:
-        """Return the same analysis together with the place where the template was found."""
+        """Return the analysis of the model's template together with the location where the template was found."""
         if model.training.chat_template != "auto":
             return self._files.get(model.training.chat_template)
         if model.upstream is None:
@@ -153,7 +153,9 @@ class ChatTemplates:
         return shown((name, model.name, client)) or shown((name, model.name, ANONYMOUS)) or shown((name, "", ANONYMOUS))
 
     def wants(self, model: ModelSettings, client: str = ANONYMOUS) -> bool:
-        """Return whether the model's template is not known for this client, would be useful, and can be requested."""
+        """Return whether the model's template should be requested: it is unknown for this client but useful, and can be
+        requested.
+        """
         if model.upstream is None or not model.looks_for_template or model.upstream.name not in self._upstreams:
             return False
         client = self._client(model.upstream, client)
@@ -165,7 +167,8 @@ class ChatTemplates:
         return client if self._settings.shows_clients(upstream) else ANONYMOUS
 
     async def learn(self, model: ModelSettings, headers: HeaderPairs = (), client: str | None = None) -> None:
-        """Ask the upstream for the model's template if `wants` is true. Waits for the result and never raises.
+        """Request the model's template from the upstream if `wants` is true. Wait for the result; failures raise no
+        exception.
 
         `headers` are the headers of the client's request, because the upstream may require its authorization. `client`
         is the client's identity; if None, it is derived from the headers.
@@ -190,14 +193,16 @@ class ChatTemplates:
 
     @asynccontextmanager
     async def learning(self) -> AsyncIterator[None]:
-        """Request, while the block runs, the templates that can be requested without a client's headers."""
+        """While the block runs, request the templates that do not require a client's headers."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.learn_all)
             yield
             tasks.cancel_scope.cancel()
 
     async def learn_all(self) -> None:
-        """Ask for the templates of the models named in the settings, and of the loaded models. Never raises."""
+        """Request the templates of the models named in the settings, and of the loaded models. Failures raise no
+        exception.
+        """
         async with anyio.create_task_group() as tasks:
             for name, app in self._upstreams.items():
                 if self._settings.for_model("").looks_for_template:
@@ -207,7 +212,7 @@ class ChatTemplates:
                     tasks.start_soon(self._learn_named, self._settings.for_model(rule.match))
 
     async def _learn_named(self, model: ModelSettings) -> None:
-        """Ask for this model's template. If the upstream does not expose it, allow another attempt with a client's
+        """Request this model's template. If the upstream does not expose it, allow another attempt with a client's
         key.
         """
         await self.learn(model)
@@ -216,7 +221,7 @@ class ChatTemplates:
             self._shown_templates.pop((upstream.name, model.name, ANONYMOUS), None)
 
     async def _learn_loaded(self, name: str, app: ASGIApp) -> None:
-        """Ask an upstream for the template of its loaded model, whatever its name."""
+        """Request the template of an upstream's loaded model, regardless of the model's name."""
         with anyio.move_on_after(TIMEOUT):
             shown = await ask_for_template(app, "chat", "", ())
             if shown is not None:
@@ -224,8 +229,8 @@ class ChatTemplates:
 
 
 async def ask_for_template(app: ASGIApp, protocol: str, model: str, headers: HeaderPairs) -> FoundTemplate | None:
-    """Return the template that the upstream exposes for the model, or None. If `model` is "", the loaded model is
-    meant.
+    """Return the template that the upstream exposes for the model, or None. If `model` is "", return the loaded model's
+    template.
     """
     kept = [(name.lower(), value) for name, value in headers if name.lower() in wire.KEY_HEADERS]
     asked = f"/props?model={quote(model, safe='')}&autoload=false" if model else "/props"
@@ -246,7 +251,7 @@ async def ask_for_template(app: ASGIApp, protocol: str, model: str, headers: Hea
 async def _fetch_json(
     app: ASGIApp, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes = b""
 ) -> Json:
-    """Return the upstream's response if it is JSON, otherwise None."""
+    """Return the upstream's response as decoded JSON, or None if it is not JSON."""
     typed = [*headers, *([(b"content-type", b"application/json")] if body else [])]
     try:
         answer = await ask(app, SCOPE, method, path, body=body, headers=typed, receive=never_disconnects)

@@ -1,4 +1,4 @@
-"""Circuit breaker for an upstream, and the health checks that update it.
+"""The circuit breaker for an upstream, and the health checks that update it.
 
 A circuit opens after several consecutive failures and closes on the next success. An upstream whose settings contain a
 health check path (`health`) is also checked periodically.
@@ -22,7 +22,7 @@ _log = logging.getLogger("streamtool")
 
 
 class CircuitListener(Protocol):
-    """Listener for the state of upstreams."""
+    """A listener for the state of upstreams."""
 
     def upstream_failed(self, name: str, /) -> None:
         """Handle a failed request to an upstream."""
@@ -32,7 +32,7 @@ class CircuitListener(Protocol):
 
 
 class Circuit:
-    """Circuit of one upstream. Each process has its own."""
+    """The circuit of one upstream. Each process has its own circuits."""
 
     def __init__(
         self,
@@ -49,25 +49,25 @@ class Circuit:
         self._failures = 0
         self._opened = 0.0
         self.healthy = True
-        """Result of the last health check."""
+        """The result of the last health check."""
         self.report()
 
     @property
     def state(self) -> str:
-        """State of the upstream: `ok`, `failing` (its circuit is open) or `unhealthy`."""
+        """The state of the upstream: `ok`, `failing` (its circuit is open) or `unhealthy`."""
         if not self.healthy:
             return "unhealthy"
         return "failing" if self._failures >= self._settings.failures else "ok"
 
     @property
     def admits(self) -> bool:
-        """Whether a request may be sent. While the circuit is open, one is admitted from time to time."""
+        """Whether a request may be sent. While the circuit is open, a single request is admitted from time to time."""
         if self.state == "failing":
             return self._clock() - self._opened >= self._settings.seconds
         return self.healthy
 
     def record_attempt(self) -> None:
-        """Record that a request is being sent. While the circuit is open, other requests wait for its result."""
+        """Record that a request is being sent. While the circuit is open, no other request is admitted for a while."""
         self._opened = self._clock()
 
     def record_failure(self) -> bool:
@@ -141,5 +141,5 @@ async def _check(upstream: UpstreamSettings, app: ASGIApp) -> str | None:
     except StreamtoolError as error:
         return error.message
     except TimeoutError:
-        return f"no answer at {path} within {upstream.health_seconds:g} seconds"
+        return f"no response from {path} within {upstream.health_seconds:g} seconds"
     return None if 200 <= answer.status < 300 else f"status {answer.status} at {path}"

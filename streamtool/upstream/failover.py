@@ -1,9 +1,9 @@
-"""Upstreams with fallbacks: the order in which they are tried, and the failures that lead to the next one.
+"""Upstreams with fallbacks: the order in which they are tried, and the failures that cause the next one to be tried.
 
 A failure is a problem that another upstream might not have: no connection, silence, a response that breaks off before
 its first byte, or a status that means that the server cannot respond now. The same request is then sent to the next
-upstream. Once a byte of a response has arrived this is no longer possible, because the client may already have received
-it.
+upstream. Once a byte of the response's body has arrived, this is no longer possible, because the client may already
+have received it.
 """
 
 import logging
@@ -90,8 +90,8 @@ class Failover:
 
 
 def circuits_of(upstreams: Mapping[str, UpstreamSettings], listener: CircuitListener | None) -> dict[str, Circuit]:
-    """Return the circuits of the upstreams, by name. Only circuits with a health check or a role in failover report to
-    the listener.
+    """Return the circuits of the upstreams, by name. Only circuits of upstreams with a health check or a role in
+    failover report to the listener.
     """
     after = {name for upstream in upstreams.values() for name in upstream.fallbacks}
     after |= {name for name, upstream in upstreams.items() if upstream.fallbacks or upstream.health is not None}

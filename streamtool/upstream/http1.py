@@ -1,9 +1,9 @@
 """HTTP/1.1 client connections on asyncio, as an httpx transport: `AsyncioNetwork`.
 
 A model emits about fifty events a second, and each arrives in a separate read. For each read, httpcore wakes a task,
-starts a timer and detects the running async library. This transport instead takes what the C parser (`httptools`) finds
-and sets it directly as the result of the future that the reader awaits. It implements only what an upstream needs: no
-redirects, no HTTP/2, no proxies, no read timeouts.
+starts a timer and detects the running async library. This transport instead takes the output of the C parser
+(`httptools`) and sets it directly as the result of the future that the reader awaits. It implements only the features
+that upstreams require: no redirects, no HTTP/2, no proxies, no read timeouts.
 
 Idle connections are reused. If a reused connection breaks before any byte of the response has arrived, the server had
 already closed it, and the request is sent again on a new connection (RFC 9112, section 9.3.1).
@@ -29,7 +29,7 @@ _HAPPY_EYEBALLS_DELAY: Final = 0.25
 _MAX_HEADER: Final = 100 * 1024
 """Maximum size of a response header, in bytes."""
 _MAX_UNREAD: Final = 256 * 1024
-"""Maximum number of unread body bytes; above this, reading from the socket is paused."""
+"""Number of unread body bytes above which reading from the socket is paused."""
 _PORTS: Final = {"http": 80, "https": 443}
 # RFC 9110, sections 5.1 and 5.6.2:
 #
@@ -72,8 +72,8 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
         if connection is not None:
             try:
                 # RFC 9110, section 9.2.2, allows a client to repeat a POST only if it knows that doing so is harmless.
-                # Here it is: at worst, the upstream generates one reply that is never read. Once any byte of a response
-                # has arrived, the server is known to have handled the request, so the error is raised.
+                # In this case, it is: at worst, the upstream generates one reply that is never read. Once any byte of a
+                # response has arrived, the server is known to have handled the request, so the error is raised.
                 return await connection.send(request, written)
             except httpx.TransportError:
                 if connection.received:
@@ -129,7 +129,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
         return connection
 
     def release(self, connection: "_Connection") -> None:
-        """Keep a connection, whose response is complete, for the next request."""
+        """Keep a connection whose response is complete, so that the next request can use it."""
         kept = self._idle.setdefault(connection.origin, [])
         if len(kept) < _MAX_IDLE:
             connection.idle_since = monotonic()
@@ -180,8 +180,11 @@ class _Connection(asyncio.Protocol):
         self.idle_since = 0.0
         """Time when the connection became idle."""
         self.pieces: list[bytes] = []
-        """Body pieces that have arrived and are unread. Never rebound, because the parser appends to this very list."""
-        # The parser looks up `on_body` when it is created. Giving it `list.append` saves a Python frame for each piece.
+        """Body pieces that have arrived and are unread. The attribute is never rebound, because the parser appends to
+        this list.
+        """
+        # The parser looks up `on_body` when it is created. Using `list.append` for it saves a Python frame for each
+        # piece.
         self.on_body = self.pieces.append
         # llhttp's default strictness applies to all that is received (RFC 9112, sections 4, 5 and 7.1):
         #
@@ -252,7 +255,9 @@ class _Connection(asyncio.Protocol):
         return httpx.Response(self._status, headers=self._headers, stream=_ResponseBody(self))
 
     def release(self) -> None:
-        """Return the connection to the pool, or close it. Its response will not be read any further."""
+        """Return the connection to the pool, or close it if it cannot be reused. Its response will not be read any
+        further.
+        """
         if self._reusable and self.error is None:
             self.pieces.clear()
             self._network.release(self)
@@ -273,7 +278,7 @@ class _Connection(asyncio.Protocol):
             self.loop.call_soon_threadsafe(self._transport.abort)
 
     def deliver(self) -> None:
-        """Give the pending reader the pieces that have arrived; without any, the end of the body or the error."""
+        """Give the pending reader the pieces that have arrived or, if none have, the end of the body or the error."""
         head, reader = self._head, self.reader
         if head is not None and not head.done():
             if self._header_complete:
@@ -331,9 +336,9 @@ class _Connection(asyncio.Protocol):
             self._fail(error)
             return
         reader = self.reader
-        # This fast path may skip `deliver` and the accounting below: the reader takes everything there is, so nothing
-        # is left unread. The next call to `__anext__` detects the state after the last piece.
-        if reader is not None and len(self.pieces) == 1 and not reader.done():  # usual in a stream
+        # This fast path may skip `deliver` and the accounting below: the reader takes all available data, so no data is
+        # left unread. The next call to `__anext__` detects the state after the last piece.
+        if reader is not None and len(self.pieces) == 1 and not reader.done():  # the usual case in a stream
             reader.set_result(self.pieces.pop())
             return
         self._size += len(data)

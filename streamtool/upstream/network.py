@@ -5,7 +5,7 @@
 that cannot be honored is reported by name before anything is sent.
 
 There are only a few reasons why an upstream cannot be reached, each with a different remedy. httpx, httpcore, anyio and
-trio each wrap them differently, so `failure_of` searches the whole exception chain.
+trio each wrap the underlying errors differently, so `failure_of` searches the whole exception chain.
 """
 
 import errno
@@ -32,7 +32,7 @@ except ImportError:  # requires the extra `serve`
 _MAX_IDLE: Final = 100
 """Maximum number of idle connections to an upstream."""
 _NO_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"))
-"""OpenSSL's reasons for input that is not TLS."""
+"""OpenSSL's error reasons for input that is not TLS."""
 _NO_HTTP: Final = ("illegal request line", "illegal status line")
 """Prefixes of the error messages from h11 and `http1` for input that is not HTTP, such as a TLS alert."""
 
@@ -40,8 +40,8 @@ _NO_HTTP: Final = ("illegal request line", "illegal status line")
 def open_network(url: str) -> httpx.AsyncBaseTransport:
     """Return a transport for the upstream at `url`. Connections are pooled and opened on demand.
 
-    All files are read here, so that the only file descriptor a request needs is its socket. Raises SettingsError for a
-    variable that cannot be honored.
+    All files are read here, so that the only file descriptor that a request requires is its socket. Raises
+    SettingsError for a variable that cannot be honored.
     """
     "".encode("idna")  # load the codec used to resolve host names
     certificates = _certificates(os.environ.get("SSL_CERT_FILE", ""), os.environ.get("SSL_CERT_DIR", ""))
@@ -77,7 +77,7 @@ class _Network(httpx.AsyncBaseTransport):
 
 
 def proxy_of(url: str) -> httpx.Proxy | None:
-    """Return the HTTP proxy to use for `url`, or None. Raises SettingsError for an unusable one."""
+    """Return the HTTP proxy to use for `url`, or None. Raises SettingsError if the proxy cannot be used."""
     parts = urlsplit(url)
     host, proxies = parts.hostname or "", getproxies_environment()
     kind = parts.scheme if parts.scheme in proxies else "all"
@@ -92,7 +92,7 @@ def proxy_of(url: str) -> httpx.Proxy | None:
         found = None
     if found is None or found.url.scheme not in ("http", "https") or not found.url.host:
         raise SettingsError(
-            f"{name}: not an HTTP proxy URL, and no other kind of proxy can be used to reach {host};  "
+            f"{name}: not an HTTP proxy URL, and no other kind of proxy can be used to reach {host}; "
             f'set it to "http://…", or add {host} to NO_PROXY',
             param=name,
         )
@@ -107,7 +107,7 @@ def failure_of(error: Exception, where: str) -> UpstreamError:
     refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes)
     for cause in causes:
         match cause:
-            # First, because the resolver reports a lack of descriptors as an unknown name.
+            # This case is first, because the resolver reports a lack of descriptors as an unknown name.
             case _ if _lacks_descriptors(cause):
                 told = f"no file descriptor is left for a connection to {where}; raise the limit (ulimit -n)"
                 return UpstreamError(told, code="no_descriptors")
@@ -116,7 +116,7 @@ def failure_of(error: Exception, where: str) -> UpstreamError:
             case ssl.SSLCertVerificationError():
                 return UpstreamError(
                     f"the certificate of {where} is not accepted ({cause.verify_message}); "
-                    "set SSL_CERT_FILE to a file with the certificate of its authority"
+                    "set SSL_CERT_FILE to a file that contains the certificate of the issuing authority"
                 )
             case ssl.SSLError(reason=reason) if reason in _NO_TLS:
                 return UpstreamError(f"{where} does not speak TLS; should its url begin with http://?")
@@ -142,8 +142,8 @@ def failure_of(error: Exception, where: str) -> UpstreamError:
 
 
 def _lacks_descriptors(cause: BaseException) -> bool:
-    """Return whether a file could not be opened for lack of descriptors. The C resolver reports a name as unknown if it
-    cannot open its own files.
+    """Return whether a file could not be opened for lack of descriptors. If the C resolver cannot open its own files,
+    it reports the name as unknown.
     """
     if isinstance(cause, socket.gaierror):
         try:
@@ -154,7 +154,7 @@ def _lacks_descriptors(cause: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and everything that led to it, even causes that a library suppressed with `raise … from None`."""
+    """Yield the error and all of its causes, including those that a library suppressed with `raise … from None`."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:

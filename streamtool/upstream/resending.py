@@ -1,13 +1,13 @@
-"""Resends a request on a new connection if a reused connection broke.
+"""Resending of a request on a new connection if a reused connection broke.
 
 Some servers close a connection that they promised to keep alive. httpcore checks for this before it reuses a
-connection, but the close may arrive after the check. If none of the response has arrived, the request is sent again
+connection, but the close may arrive after the check. If no byte of the response has arrived, the request is sent again
 (RFC 9112, section 9.3.1).
 
 httpcore reports each step to the request's `trace` extension, so this works with any transport based on httpcore,
-whether it is ours or a client's, and from httpx or httpx2. Other transports, and HTTP/2, do not report these steps, and
-their requests are never resent. To obtain a new connection, the request rejects reused ones before anything is written
-to them, which closes them.
+whether it is ours or a client's, and whether it belongs to httpx or httpx2. Other transports, and HTTP/2, do not report
+these steps, and their requests are never resent. To obtain a new connection, the request rejects reused ones before
+anything is written to them, which closes them.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 _MAX_REJECTED: Final = 200
-"""Maximum number of reused connections that a request rejects before it gives up on a new one."""
+"""Maximum number of reused connections that a request rejects before it stops waiting for a new one."""
 
 
 async def send_async(network: Any, request: Any, package: Any) -> Any:
@@ -45,7 +45,7 @@ def send_sync(network: Any, request: Any, package: Any) -> Any:
 
 
 class _ReusedError(Exception):
-    """The connection is not new. Nothing has been written to it."""
+    """The connection is not new. No part of the request has been written to it."""
 
 
 class _Attempts:
@@ -57,10 +57,10 @@ class _Attempts:
         self._breaks = (package.ReadError, package.WriteError, package.RemoteProtocolError)
         self._request = request
         self._trace = request.extensions.get("trace")
-        """The caller's own callback."""
+        """The caller's own trace callback."""
         self._connects = self._reused = False
         self._broken: Exception | None = None
-        """Error of the first attempt; after it, only a new connection is accepted."""
+        """The error of the first attempt; once it is set, only a new connection is accepted."""
         self._rejected = 0
 
     def __enter__(self) -> Self:
@@ -69,7 +69,7 @@ class _Attempts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Restore the caller's callback, because later steps concern only the caller."""
+        """Restore the caller's callback, because the remaining steps concern only the caller."""
         if self._trace is None:
             del self._request.extensions["trace"]
         else:

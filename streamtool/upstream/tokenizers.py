@@ -15,8 +15,8 @@ _FILE: Final = "tokenizer.json"
 
 
 class Tokenizer:
-    """Counts tokens with a `tokenizer.json` file. `path` is the file or its Hugging Face folder. Raises SettingsError
-    if the file cannot be read.
+    """A token counter that uses a `tokenizer.json` file. `path` is the file or its Hugging Face folder. Raises
+    SettingsError if the file cannot be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -32,7 +32,7 @@ class Tokenizer:
         file = file / _FILE if file.is_dir() else file
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises nothing narrower
+        except Exception as error:  # the library raises no narrower exception
             raise SettingsError(f"tokenizer: {file} is not a valid {_FILE}: {error}", param="tokenizer") from error
         self._counts: dict[bytes, int] = {}
 

@@ -249,9 +249,9 @@ def test_other_commands_do_not_import_the_terminal_library():
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ((), "a conversation needs a terminal; to run a single task, pass it as an argument"),
-        (("Hi", "--chat"), "a conversation needs a terminal"),
-        (("--json",), "--json needs a task"),
+        ((), "a conversation requires a terminal; to run a single task, pass it as an argument"),
+        (("Hi", "--chat"), "a conversation requires a terminal"),
+        (("--json",), "--json requires a task"),
         (("Hi", "--json", "--chat"), "--json and --chat cannot be combined"),
         (("Hi", "--no-session", "--resume"), "--no-session cannot be combined with --session or --resume"),
         (("Hi", "--resume"), "no session to resume"),

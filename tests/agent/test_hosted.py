@@ -183,7 +183,7 @@ def test_a_client_with_its_own_tools_executes_them_and_hosted_tools_are_left_out
 def test_demanding_a_hosted_tool_without_a_server_is_rejected():
     with serving("Hello.", file=FILE.replace('web_search = "steps"', "")) as (url, upstream):
         for tool in ({"type": "web_search"}, {"type": "file_search", "vector_store_ids": ["v"]}):
-            with pytest.raises(openai.BadRequestError, match="own origin"):
+            with pytest.raises(openai.BadRequestError, match="only by its vendor"):
                 responses(url, tool, tool_choice={"type": tool["type"]})
     assert not upstream.requests
 

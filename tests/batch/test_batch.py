@@ -199,7 +199,7 @@ def test_recordings(tmp_path: Path):
         (["missing.jsonl", "--field", "text"], "no such file or folder"),
         ([".", "--field", "text"], "no .jsonl"),
         (["a.txt", "--output", "x.jsonl"], "add --field"),
-        (["a.txt", "--field", "text", "--resume"], "--resume needs --output"),
+        (["a.txt", "--field", "text", "--resume"], "--resume requires --output"),
         (["a.txt", "--field", "text", "--resume", "--output", "x.jsonl"], "cannot be resumed"),
         (["a.txt", "--field", "text", "--output", "a.txt"], "is one of the input files"),
         (["a.txt", "--field", "text", "--delta", "3"], "--delta does not apply to records"),

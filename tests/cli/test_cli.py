@@ -775,13 +775,13 @@ def test_serve_reads_the_file_named_in_the_environment(run, tmp_path, monkeypatc
     ("flags", "sentence"),
     [
         (["--upstream", "127.0.0.1:80"], "--upstream: expected a url such as http://127.0.0.1:80"),
-        (["--upstream", "http://x/v1/responses"], '--upstream: leave "/responses" out of the url'),
+        (["--upstream", "http://x/v1/responses"], '--upstream: omit "/responses" from the url'),
         (["--upstream", "sample", "--protocol", "morse"], "--protocol: "),
         (
             ["--upstream", "sample", "--key-env", "NO_SUCH_VARIABLE"],
             "--key-env: the environment variable NO_SUCH_VARIABLE is not set",
         ),
-        (["--protocol", "chat"], "--protocol and --key-env need --upstream"),
+        (["--protocol", "chat"], "--protocol and --key-env require --upstream"),
         (["--server", "gunicorn"], "--server: expected one of uvicorn, hypercorn"),
         (["--mode", "odd"], "mode: expected one of emulate, native, auto, rescue"),
         (["--format", "tool_cal"], 'did you mean "tool_call"?'),

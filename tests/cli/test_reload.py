@@ -137,7 +137,7 @@ def test_settings_that_need_a_restart_are_named(tmp_path: Path, upstreams: tuple
     url = upstreams[2].url
     with Process(tmp_path, "uvicorn", settings(url)) as process:
         changed(tmp_path, settings(url, "limits.connections = 7"), process, 1)
-        assert "changes take effect only after a restart: limits.connections" in process.log
+        assert "changes to these settings take effect only after a restart: limits.connections" in process.log
 
 
 @pytest.mark.parametrize("workers", [1, 2])

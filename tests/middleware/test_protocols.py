@@ -241,7 +241,7 @@ async def test_a_call_of_a_hosted_tool_cannot_be_demanded(client: str, more: boo
     demanded = json.dumps({**sent, **SEARCHED[client]}).encode()
     async with stream_asgi(ToolMiddleware(upstream, app_protocol="chat"), PATHS[client], body=demanded) as reply:
         assert await reply.head() == 400
-        assert "can only be run by its own origin" in json.loads(await reply.body())["error"]["message"]
+        assert "can be run only by its vendor" in json.loads(await reply.body())["error"]["message"]
     assert not upstream.requests
 
 

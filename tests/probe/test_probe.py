@@ -418,7 +418,7 @@ async def test_a_website_is_not_a_model(serve):
     with pytest.raises(StreamtoolError, match="web page") as raised:
         await found(serve(ScriptedUpstream(page)))
     assert not isinstance(raised.value, UpstreamError)
-    with pytest.raises(StreamtoolError, match=r"nothing at .* answers like a model"):
+    with pytest.raises(StreamtoolError, match=r"no model responds at .*"):
         await found(serve(ScriptedUpstream(error(404, "not found"))))
 
 
@@ -636,7 +636,7 @@ def test_text_of_an_upstream_cannot_control_the_terminal(run, serve):
 def test_the_exit_codes(run, serve, monkeypatch):
     monkeypatch.setenv("THE_KEY", "sk-secret-4711")
     closed = serve(ScriptedUpstream(Fake(key="other")))
-    key = "(401: --key-env names the variable that holds its key)"
+    key = "(401: use --key-env to name the variable that holds the key)"
     assert run(closed) == (1, "", f"streamtool: wrong key: nothing {key}\n")
     refused = f"streamtool: the upstream rejects the configured key {key}\n"
     assert run(closed, "--key-env", "THE_KEY") == (1, "", refused)

@@ -460,7 +460,7 @@ class TestErrors:
         [
             (b"<html><title>Oops</title>", "Oops"),
             (b"plain words", "plain words"),
-            (b"", "The upstream answered with status 500."),
+            (b"", "The upstream returned status 500."),
             (b'[{"error":{"message":"m"}}]', "m"),
             (b'\xef\xbb\xbf{"error":{"message":"m"}}', "m"),
             (b'{"message":null,"detail":"m"}', "m"),

@@ -262,7 +262,7 @@ async def test_a_transport_rejects_background_requests():
     async with httpx.AsyncClient(transport=ToolTransport(httpx.MockTransport(lambda _: httpx.Response(500)))) as client:
         answer = await client.post("http://x/v1/responses", content=BODY)
     assert answer.status_code == 400
-    assert "need a server" in answer.text
+    assert "require a server" in answer.text
 
 
 # --- two processes

@@ -105,7 +105,7 @@ def test_unknown_host_names_are_rejected(serve: Serve, host: str):
     for path, method in ((CHAT, "POST"), ("/v1/models", "GET"), (CHAT, "OPTIONS"), ("/elsewhere", "GET")):
         answer = send(served, path, method, host=host, origin=APP, access_control_request_method="POST")
         assert (answer.status_code, answer.json()["error"]["code"]) == (421, "unknown_host")
-        assert "the setting hosts" in message_of(answer)
+        assert "the hosts setting" in message_of(answer)
     assert send(served, "/healthz", "GET", host=host).status_code == 200
 
 

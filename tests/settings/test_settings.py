@@ -138,7 +138,7 @@ def test_an_upstream_and_a_rule_given_as_flags_take_precedence():
         ("retries = true", "retries: expected an integer, 0 or more, found a boolean (true)"),
         ("listen = 3", "listen: expected a non-empty string, found an integer (3)"),
         ('listen = "here"', "listen: expected a host and a port (\"127.0.0.1:8700\"), found the string 'here'"),
-        ('keepalive = "x"', "keepalive: expected a number of seconds above 0, found the string 'x'"),
+        ('keepalive = "x"', "keepalive: expected a positive number of seconds, found the string 'x'"),
         ("limits = 3", "limits: expected a table, found an integer (3)"),
         ("model = 3", "model: expected a list of tables ([[model]]), found an integer (3)"),
         ('[[model]]\nuse = "x"', "model[0].match: this setting is required"),
@@ -156,11 +156,11 @@ def test_an_upstream_and_a_rule_given_as_flags_take_precedence():
         ),
         (
             '[upstream.a]\nurl = "http://localhost:8000/v1/chat/completions/"',
-            'upstream.a.url: leave "/chat/completions" out of the url; the protocol adds it',
+            'upstream.a.url: omit "/chat/completions" from the url; streamtool adds it',
         ),
         (
             '[upstream.a]\nurl = "sample"\nkey = "env:sk-4711"',
-            "upstream.a.key: expected the name of a variable, in capitals; the key itself belongs in the variable",
+            "upstream.a.key: expected the name of an environment variable, in capitals; set that variable to the key",
         ),
         (
             '[upstream.local]\nurl = "sample"\n[[model]]\nmatch = "*"\nupstream = "lokal"',

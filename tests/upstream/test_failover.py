@@ -190,7 +190,11 @@ async def test_readiness_fails_without_a_healthy_upstream(autojump_clock: trio.t
 
 @pytest.mark.parametrize(
     ("more", "told"),
-    [('["c"]', '"c" is not another upstream'), ('["a"]', "is not another upstream"), ('["b"]', "speaks messages")],
+    [
+        ('["c"]', '"c" is not the name of another upstream'),
+        ('["a"]', "is not the name of another upstream"),
+        ('["b"]', "speaks messages"),
+    ],
 )
 def test_invalid_fallbacks_are_rejected(more: str, told: str):
     text = f'[upstream.a]\nurl = "http://a"\nfallbacks = {more}\n[upstream.b]\nurl = "http://b"\nprotocol = "messages"'

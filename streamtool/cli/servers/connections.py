@@ -1,9 +1,9 @@
 """Limits on connections and on how long each may take to send its request.
 
 This module enforces, for both servers, the limits that can only be checked at the socket: the number of connections in
-total and per address, the size of a request header, the time in which it must arrive, and the time that a connection
-may be idle. `streamtool.http` limits bodies and open requests. Connections do not have individual timers; a periodic
-check of all connections finds the ones that have timed out.
+total and per address, the size of a request header, the time within which it must arrive, and the time that a
+connection may be idle. `streamtool.http` limits bodies and open requests. Connections do not have individual timers; a
+periodic check of all connections finds the ones that have timed out.
 """
 
 import json
@@ -20,13 +20,13 @@ from streamtool.settings import LimitSettings
 LINGER: Final = 2.0
 """Seconds that a client has to read an error before its connection is closed."""
 _SLACK: Final = 5.0
-"""Additional seconds for a body that is late, in which the client is sent an error."""
+"""Seconds between the timeout of a late body and the closing of its connection, for sending an error."""
 PING: Final = 20.0
-"""Seconds between two websocket pings, and seconds for the client to answer one. Intermediaries close connections that
-are idle for longer.
+"""Seconds between two websocket pings, which is also the time limit for the client's response to each. Some
+intermediaries close connections that are idle for longer.
 """
 _PERIOD: Final = 1.0
-"""Maximum seconds between two checks."""
+"""Maximum seconds between two checks for timeouts."""
 
 
 class Phase(Enum):
@@ -47,18 +47,18 @@ class Phase(Enum):
 
 
 class TimedConnection(Protocol):
-    """A connection of either server."""
+    """A connection to either server, with a timeout for its current phase."""
 
     phase: Phase
     since: float
-    """Time when the phase started, by `monotonic`."""
+    """Time when the phase started, from the `monotonic` clock."""
 
     def expire(self) -> None:
-        """Act on a timeout of the current phase."""
+        """Handle a timeout of the current phase."""
 
 
 class Connections:
-    """Count of open connections, and timeouts for each phase."""
+    """Counts the open connections, and expires those that exceed the timeout of their phase."""
 
     def __init__(self, limits: LimitSettings) -> None:
         self._limits = limits
@@ -73,7 +73,7 @@ class Connections:
         }
         self._looked = 0.0
         self.period = min(_PERIOD, *(seconds / 4 for seconds in self._times.values()))
-        """Seconds between two checks."""
+        """Seconds between two checks for timeouts."""
 
     def enter(self, address: str) -> None:
         """Count a connection from this address. Raises UnavailableError if there are too many connections."""

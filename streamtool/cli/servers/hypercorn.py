@@ -33,7 +33,7 @@ from streamtool.cli.servers.stopping import Service, stop
 from streamtool.core.errors import StreamtoolError, UnavailableError
 
 _CLOSING = 0.5
-"""Seconds for the tasks of aborted connections to finish."""
+"""Seconds that the tasks of aborted connections have to finish."""
 _TOO_LARGE = 431
 
 
@@ -68,7 +68,7 @@ def _unwrap_start_error() -> Iterator[None]:
 
 
 class _HypercornServer:
-    """The server loop."""
+    """Server loop that accepts connections until a signal arrives, and then shuts down as described in `stopping`."""
 
     def __init__(self, proxy: Service, config: hypercorn.config.Config) -> None:
         self._proxy = proxy
@@ -131,7 +131,7 @@ class _HypercornServer:
 
 
 class _HypercornConnection(TCPServer):
-    """A connection with limits on the size and arrival time of a request header. Detects idleness without a separate
+    """A connection that limits the size and arrival time of request headers, and detects idleness without a separate
     task.
     """
 
@@ -200,7 +200,7 @@ class _HypercornConnection(TCPServer):
         if isinstance(event, Updated):
             self._header_begun = event.idle and bool(
                 self.protocol.connection.trailing_data[0]
-            )  # part of the next header
+            )  # part of the next header has arrived
             self._enter(Phase.HEADER if self._header_begun else Phase.IDLE if event.idle else Phase.BODY)
         else:
             try:
@@ -228,7 +228,7 @@ class _HypercornConnection(TCPServer):
         await self.protocol.handle(Closed())
 
     def expire(self) -> None:
-        """Act on a timeout of the current phase."""
+        """Handle a timeout of the current phase."""
         if self.phase is Phase.BODY and self.protocol.connection.their_state is not h11.SEND_BODY:
             self._enter(Phase.QUIET)
         elif self.phase in (Phase.HEADER, Phase.IDLE):
@@ -270,7 +270,9 @@ class _HypercornConnection(TCPServer):
 
 
 class _Protocol(H11Protocol):
-    """The HTTP/1.1 protocol. `refuse` answers requests that cannot be served, `upgraded` is called for a websocket."""
+    """The HTTP/1.1 protocol. `refuse` sends the error response for a request that cannot be served; `upgraded` is
+    called when a connection becomes a websocket.
+    """
 
     def __init__(
         self,

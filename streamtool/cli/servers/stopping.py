@@ -1,4 +1,5 @@
-"""Shutdown of a server: open requests may finish within the grace period, then receive an error, then are cut off.
+"""Shutdown of a server. Open requests may finish within the grace period. The remaining ones receive an error and are
+then cut off.
 
         signal                  grace - last                    grace
     ─────┼───────────────────────────┼───────────────┼─────────────┤
@@ -35,7 +36,7 @@ class Service(Protocol):
         """Serve a request or the lifespan."""
 
     async def drain(self, seconds: float) -> None:
-        """Accept no new requests, and end the open requests within this many seconds."""
+        """Stop accepting requests, and end the open ones within this many seconds."""
 
 
 async def stop(
@@ -43,8 +44,8 @@ async def stop(
 ) -> None:
     """End all requests and connections within the grace period, whatever the clients do.
 
-    `caught` are the signals received so far, and `connections` the ones that are still open; the server itself closes
-    idle connections. `cut` aborts the remaining connections.
+    `caught` contains the signals received, and `connections` the open connections; the server updates both, and closes
+    idle connections itself. `cut` aborts the remaining connections.
     """
     grace = proxy.settings.grace
     last = min(_LAST, grace / 2)

@@ -18,9 +18,9 @@ from streamtool.core.errors import StreamtoolError, UnavailableError
 from streamtool.settings import LimitSettings
 
 _STUCK: Final = 5.0
-"""Seconds beyond the grace period for tasks that do not finish although their connections were aborted."""
+"""Seconds to wait after the grace period for tasks that do not finish even though their connections were aborted."""
 _CLOSING: Final = 0.5
-"""Minimum seconds for the proxy to close its resources."""
+"""Minimum number of seconds that the proxy has to close its resources."""
 _TICK: Final = 0.05
 _PIPELINED: Final = 16
 """Maximum number of pipelined requests on a connection."""
@@ -41,7 +41,7 @@ def serve(proxy: Service, sock: socket.socket) -> list[int]:
         ws_ping_interval=PING,
         ws_ping_timeout=PING,
         ws_max_size=proxy.settings.limits.body,
-        ws_per_message_deflate=False,  # deltas do not compress, and a small message could expand to a huge one
+        ws_per_message_deflate=False,  # saves little for deltas, and a small message could expand to a huge one
         lifespan="on",
         timeout_keep_alive=proxy.settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # takes a float
     )
@@ -108,19 +108,17 @@ class _UvicornServer(uvicorn.Server):
 
 
 class _UvicornConnection(HttpToolsProtocol):
-    """A connection with limits on the size and arrival time of a request header. uvicorn itself closes idle
-    connections.
-    """
+    """A connection that limits the size and arrival time of request headers. uvicorn itself closes idle connections."""
 
     __slots__ = ("_address", "_running", "_size", "_unread", "phase", "since")  # cheaper than the base class's __dict__
     server_state: _State
 
     def connection_made(self, transport: Any) -> None:
-        """Reject the connection if there are too many."""
+        """Accept the connection, or reject it if too many are open."""
         super().connection_made(transport)
         self._address: str | None = None
         self._running: Any = None
-        """The request being served; the base class keeps the one received last."""
+        """Cycle of the request being served; `cycle` in the base class belongs to the request received last."""
         self._size = 0
         """Bytes of the header parsed so far."""
         self._unread = 0
@@ -203,7 +201,7 @@ class _UvicornConnection(HttpToolsProtocol):
         self._reject(counted.too_large_error() if self._size > limits.header_bytes else invalid_request())
 
     def expire(self) -> None:
-        """Act on a timeout of the current phase."""
+        """Handle a timeout of the current phase."""
         match self.phase:
             case Phase.HEADER if self._serves:
                 pass  # a pipelined request; its timeout applies once the current reply has been sent
@@ -252,7 +250,7 @@ class _UvicornConnection(HttpToolsProtocol):
 
 
 class _Upgraded(WebSocketsSansIOProtocol):
-    """A websocket connection. Pings detect lost clients, and the proxy closes the connection."""
+    """A websocket connection. uvicorn's pings detect lost clients; during shutdown, the proxy closes the connection."""
 
     phase = Phase.QUIET
     since = 0.0
@@ -290,4 +288,4 @@ class _Upgraded(WebSocketsSansIOProtocol):
         """Do nothing: the proxy closes its websockets after the last reply."""
 
     def expire(self) -> None:
-        """Do nothing: the phases of a websocket are not limited here."""
+        """Do nothing: uvicorn's own pings detect lost clients."""

@@ -1,7 +1,7 @@
 """Approval of calls at the terminal. Remembers which tools need no further approval.
 
 The answer is read line by line from the terminal, so it may come from a person or a script, and the interrupt key still
-works. An unknown answer means no. Text after `n` is the reason, which the model reads.
+works. An unrecognized answer means no. Text after `n` is passed to the model as the reason.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ NO_TERMINAL = "Nobody is here who could be asked, and this tool is not among tho
 
 
 class Approval:
-    """Approves or vetoes calls. `allowed` are the names or patterns (`*`, `?`) of tools that need no approval."""
+    """Approves or vetoes calls. `allowed` contains names and patterns (`*`, `?`) of tools that need no approval."""
 
     def __init__(self, source: TextIO, live: Live, allowed: Iterable[str] = ()) -> None:
         self._source = source
@@ -34,7 +34,7 @@ class Approval:
         return self.all or any(fnmatchcase(name, pattern) for pattern in self.allowed)
 
     async def __call__(self, call: ToolCallEnd) -> bool | Veto:
-        """Ask whether a call may be executed, and return the answer or a veto with a reason."""
+        """Ask the user whether a call may be executed. Return the answer, or a veto if the user gives a reason."""
         if self.allows(call.name):
             return True
         if not self._source.isatty():

@@ -41,7 +41,7 @@ def _visible(char: str) -> str:
 
 
 class CallView:
-    """Display of a call."""
+    """Display of a call at a terminal that is `width` columns wide."""
 
     def __init__(self, call: ToolCallEnd, width: int) -> None:
         self.name = escape_invisible(call.name)
@@ -67,7 +67,7 @@ class CallView:
         return f"{fit(self.name, self._width // 2)}({fit(self._plain, room)})"
 
     def lines(self, *, whole: bool = False) -> Iterator[Text]:
-        """Yield the arguments, one per line, and the diff. With `whole`, nothing is shortened."""
+        """Yield the arguments, one per line, and the diff. If `whole` is true, nothing is shortened."""
         self.shortened = False
         if self._arguments is None:
             yield from self._block("arguments", self._plain.split("\n"), whole=whole)

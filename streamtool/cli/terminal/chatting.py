@@ -55,7 +55,7 @@ class Chat:
             await group.start(interrupts.watch)
             try:
                 await self._loop(task, interrupts)
-            except Exception as error:  # noqa: BLE001  the task group would wrap it in a group
+            except Exception as error:  # noqa: BLE001  the task group would wrap it in an exception group
                 failed = error
             group.cancel_scope.cancel()
         if failed is not None:

@@ -25,7 +25,7 @@ class Prices:
 
 @define
 class RunTotals:
-    """Totals so far."""
+    """Totals of one or more runs."""
 
     runs: int = 0
     turns: int = 0
@@ -55,7 +55,7 @@ class Meter:
         self._open = True
 
     def observe(self, event: Event) -> None:
-        """Update the totals with a run event."""
+        """Update the totals with an event of the current run."""
         match event:
             case TurnStart(turn=turn):
                 self._run.turns = turn
@@ -82,20 +82,20 @@ class Meter:
 
     @property
     def entry(self) -> dict[str, float]:
-        """Totals of the last run as numbers."""
+        """Totals of the last run, by name."""
         run = self._run
         tokens = {"input": run.usage.input, "output": run.usage.output}
         return {"turns": run.turns, "calls": run.calls, **tokens, "seconds": round(run.seconds, 3)}
 
     @property
     def of_run(self) -> str:
-        """Summary of the last run."""
+        """One-line summary of the last run."""
         first = "" if self._first is None else f" (first byte {self._first:.2f} s)"
         return f"{self._taken(self._run)}{first}{self._cost(self._run.usage)}"
 
     @property
     def of_session(self) -> str:
-        """Summary of all runs."""
+        """One-line summary of all runs in the session."""
         answers = pluralize(self.session.runs, "task")
         return f"session: {answers}, {self._taken(self.session)}{self._cost(self.session.usage)}"
 

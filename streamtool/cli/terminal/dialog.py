@@ -1,8 +1,8 @@
 """A conversation with an agent: a sequence of tasks with a shared history.
 
 The messages of a task are saved as they arrive: after each reply with its results, and at the end of the task, however
-it ends. An interrupted task keeps what was written so far, possibly including calls without results, which are marked
-as such in the next prompt. A task that has produced nothing is not saved, so the user can submit it again.
+it ends. If a task is interrupted, the output so far is kept. It may include calls without results, which are marked as
+such in the next prompt. A task that has produced nothing is not saved, so the user can submit it again.
 """
 
 import signal
@@ -59,7 +59,7 @@ class Dialog:
             self.session.close()
 
     async def ask(self, text: str) -> None:
-        """Run a task to its end. Raises StreamtoolError, like a run."""
+        """Run a task to its end. Raises StreamtoolError if the run fails."""
         task = _Task({"role": "user", "content": text})
         run: AgentRun | None = None
         self._meter.begin()
@@ -142,7 +142,7 @@ class Interrupts:
                     self._scope.cancel()
 
     async def run(self, dialog: Dialog, task: str) -> bool:
-        """Run a task and return whether it finished without an interrupt. Raises StreamtoolError, like a run."""
+        """Run a task and return whether it finished without an interrupt. Raises StreamtoolError if the run fails."""
         with anyio.CancelScope() as scope:
             self._scope, self._late = scope, False
             try:

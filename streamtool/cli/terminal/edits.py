@@ -35,16 +35,16 @@ PAIRS = (
 LISTS = ("edits", "changes", "replacements")
 CONTENTS = ("content", "contents", "file_text", "new_content", "file_content")
 PARTIAL = ("append", "offset", "insert_line", "line", "start_line", "end_line", "mode")
-"""Keys which show that the content is not the whole file."""
+"""Keys that indicate that the content is only part of the file."""
 
 _READ = 1024 * 1024
 """Maximum size of a file to compare, in bytes."""
 _COMPARED = 2000
-"""Maximum lines on each side to compare line by line. Beyond this limit, one side is shown as removed and the other as
-added.
+"""Maximum number of lines on each side for a line-by-line comparison. If there are more, one side is shown as removed
+and the other as added.
 """
 _AROUND = 3
-"""Lines of context in a diff."""
+"""Number of context lines around each change in a diff."""
 
 
 @frozen
@@ -56,13 +56,13 @@ class Edit:
     lines: tuple[str, ...]
     """Lines of a unified diff, without newlines."""
     keys: frozenset[str]
-    """Names of the arguments that the diff shows."""
+    """Names of the arguments whose values the diff shows."""
     note: str = ""
     """Problem to show with the diff: the file, or the text to replace, does not exist."""
 
 
 def edit_of(arguments: Mapping[str, Json]) -> Edit | None:
-    """Return the edit that these arguments describe, or None. Reads the file that they name."""
+    """Return the edit that these arguments describe, or None if they do not describe one. Reads the file to edit."""
     for key, value in arguments.items():
         if isinstance(value, str) and is_diff(value):
             return Edit("", tuple(value.splitlines()), frozenset([key]))
@@ -91,7 +91,9 @@ def is_diff(text: str) -> bool:
 
 
 def _pairs(arguments: Mapping[str, Json]) -> tuple[list[tuple[str, str]], frozenset[str]] | None:
-    """Return the pairs of old text and replacement, and the names of the arguments that contain them."""
+    """Return the pairs of old text and replacement, and the names of the arguments that contain them. Return None if
+    the arguments contain no pairs.
+    """
     for old, new in PAIRS:
         if isinstance(arguments.get(old), str) and isinstance(arguments.get(new), str):
             return [(arguments[old], arguments[new])], frozenset([old, new])
@@ -119,7 +121,7 @@ def _replacement_edit(path: str, pairs: Sequence[tuple[str, str]], keys: frozens
 
 
 def _read(path: str) -> tuple[str, str]:
-    """Return the text of a regular file and an empty string, or an empty text and the problem."""
+    """Return the text of a regular file and "", or "" and the reason why the file cannot be read."""
     try:
         # reading a pipe, a device or a socket may never end, or have side effects
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  the path may be anything
@@ -139,9 +141,7 @@ def _read(path: str) -> tuple[str, str]:
 
 
 def _diff(path: str, before: str, after: str) -> Iterator[str]:
-    """Yield the lines of a unified diff. Lines that are equal at the beginning and end of both texts are not
-    compared.
-    """
+    """Yield the lines of a unified diff. Equal lines at the beginning and at the end are not compared."""
     old, new = before.splitlines(), after.splitlines()
     begin = 0
     while begin < min(len(old), len(new)) and old[begin] == new[begin]:
@@ -171,7 +171,7 @@ def _diff(path: str, before: str, after: str) -> Iterator[str]:
 
 
 def _place(group: Sequence[tuple[str, int, int, int, int]], first: int) -> str:
-    """Return the `@@` line for a group of changes. As in diff, an empty side starts one line earlier."""
+    """Return the `@@` line for a group of changes. As in the output of diff, an empty side starts one line earlier."""
     i1, i2, j1, j2 = group[0][1], group[-1][2], group[0][3], group[-1][4]
     old, new = (first + begin + (1 if end > begin else 0) for begin, end in ((i1, i2), (j1, j2)))
     return f"@@ -{old},{i2 - i1} +{new},{j2 - j1} @@"

@@ -33,7 +33,7 @@ from streamtool.cli.terminal.call_view import CallView
 from streamtool.cli.terminal.costs import Meter
 
 _SHOWN = 160
-"""Maximum number of characters shown of a result or a rejection."""
+"""Maximum number of characters to show of a result or a rejection."""
 
 
 class _Console(Console):
@@ -63,7 +63,7 @@ class Live:
         return self._stderr.width
 
     def show(self, event: Event) -> None:
-        """Show an event."""
+        """Print an event in readable form."""
         match event:
             case OutputDelta(text=text):
                 if self._thinks:
@@ -99,7 +99,7 @@ class Live:
                 self._line()
 
     def call(self, call: ToolCallEnd, *, whole: bool = False) -> None:
-        """Show the arguments of a call and its diff; with `whole`, nothing is shortened."""
+        """Print the arguments of a call and its diff. If `whole` is true, nothing is shortened."""
         self._line()
         for line in CallView(call, self.width).lines(whole=whole):
             self._stderr.print(line)
@@ -112,14 +112,14 @@ class Live:
         self._stderr.file.flush()
 
     def note(self, text: str, style: str = "", behind: str = "") -> None:
-        """Print a message on a separate line, followed by a dimmed addition."""
+        """Print a message on a separate line, followed by a suffix in a dim style."""
         self._line()
         self._print(self._stderr, text, style)
         self._print(self._stderr, f"{behind}\n", "dim")
 
     def _arguments(self, text: str) -> None:
-        """Show a piece of arguments. A terminal shows one line of them, because the complete arguments follow in
-        readable form.
+        """Print a piece of a call's arguments. On a terminal, only one line is printed, because the complete arguments
+        follow in readable form.
         """
         if not self._stderr.is_terminal:
             self._print(self._stderr, text, "green")

@@ -1,8 +1,8 @@
 """Line editor with history, search and editing, based on prompt_toolkit.
 
-Enter sends the text and alt-enter starts a new line. Pasted text with several lines stays one entry. The library is
-imported only when a conversation begins, because the import takes a tenth of a second. It requires asyncio, so the
-command runs on asyncio.
+Enter sends the text and alt-enter starts a new line. Pasted text remains a single entry even if it has several lines.
+The library is imported only when a conversation begins, because the import takes a tenth of a second. It requires
+asyncio, so the command runs on asyncio.
 """
 
 import os
@@ -15,7 +15,7 @@ from streamtool.core.errors import SettingsError
 
 
 class TaskSource(Protocol):
-    """A source of tasks."""
+    """Source of the tasks in a conversation."""
 
     async def read(self) -> str | None:
         """Read the next task. Return "" if the line was discarded, and None at the end of the input."""
@@ -23,7 +23,9 @@ class TaskSource(Protocol):
 
 
 class PromptLines:
-    """Lines edited at a terminal. `history` is a file of earlier lines; None keeps them only for this process."""
+    """Reads lines edited at a terminal. `history` is the file that stores them; if it is None, they are kept only in
+    memory.
+    """
 
     def __init__(self, history: Path | None, commands: list[str]) -> None:
         """Prepare the terminal. Raises SettingsError if the library is missing."""
@@ -34,7 +36,7 @@ class PromptLines:
             from prompt_toolkit.output import create_output  # noqa: PLC0415
         except ImportError:
             raise SettingsError(
-                'a conversation needs prompt_toolkit from the extra "serve": pip install "streamtool[serve]"'
+                'a conversation requires prompt_toolkit from the extra "serve": pip install "streamtool[serve]"'
             ) from None
         kept: History = InMemoryHistory()
         if history is not None:
@@ -56,7 +58,7 @@ class PromptLines:
         )
 
     async def read(self) -> str | None:
-        """Read the next task."""
+        """Let the user edit a task, and return it (see `TaskSource.read`)."""
         try:
             return str(await self._session.prompt_async(handle_sigint=False)).strip()
         except KeyboardInterrupt:  # the key, not the signal: discard the line

@@ -1,4 +1,4 @@
-"""Sessions: conversations saved to JSON Lines files, which can be resumed.
+"""Sessions: conversations that are saved to JSON Lines files and can be resumed.
 
     {"type": "session", "version": 1, "name": "notes", "at": "2026-11-25T02:10:00+00:00"}
     {"type": "message", "at": …, "message": {"role": "user", "content": "Sum up my notes"}}
@@ -52,13 +52,13 @@ def private_folder(path: Path) -> Path:
 
 
 def sessions_folder() -> Path:
-    """Return the folder that contains the sessions. It may not exist."""
+    """Return the folder that contains the sessions. The folder may not exist yet."""
     return state_folder() / "sessions"
 
 
 @define
 class SessionFile:
-    """Content of a session file."""
+    """Contents of a session file."""
 
     path: Path
     messages: list[Mapping[str, Json]] = field(factory=list)
@@ -73,7 +73,7 @@ class SessionFile:
 
     @property
     def task(self) -> str:
-        """The first task, or an empty string."""
+        """The first task, or an empty string if the session contains no task."""
         said = (one.get("content") for one in self.messages if one.get("role") == "user")
         return next((text for text in said if isinstance(text, str)), "")
 
@@ -91,7 +91,7 @@ def read_session(path: Path) -> SessionFile:
             try:
                 entry = json.loads(line)
                 if entry["type"] == "message":
-                    chat.read_messages([entry["message"]])  # an invalid message would fail every later request
+                    chat.read_messages([entry["message"]])  # an invalid message would make all later requests fail
                     kept.messages.append(entry["message"])
                 elif entry["type"] == "run":
                     kept.turns += int(entry["turns"])
@@ -151,7 +151,7 @@ def _path_of(name: str) -> Path:
 
 
 class Session:
-    """An open session: its earlier contents, and additions."""
+    """An open session. Contains the messages saved earlier, and saves new ones."""
 
     def __init__(self, name: str, *, resume: bool = False) -> None:
         """Open or create the session.
@@ -185,7 +185,7 @@ class Session:
         self._append(*({"type": "message", "message": message} for message in messages))
 
     def add_run(self, **sums: float) -> None:
-        """Append the totals for a run."""
+        """Append the totals of a run."""
         self.contents.turns += int(sums["turns"])
         self._append({"type": "run", **sums})
 

@@ -1,9 +1,9 @@
 """OpenAI Chat Completions (`POST /v1/chat/completions`), for both clients and upstreams.
 
-`request` reads a client's request (its tools in `tools`), `upstream` writes a request to an upstream, `reader` reads
-the upstream's reply, and `writer` writes the reply to the client. Field names of this protocol appear only in this
-package. Sources: the OpenAI API reference; the request and response types of openai-python 3.52 and openai-node 6.49;
-the stream handling of their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM.
+`request` reads a client's request and `tools` reads its tools, `upstream` writes a request to an upstream, `reader`
+reads the upstream's reply, and `writer` writes the reply to the client. Field names of this protocol appear only in
+this package. Sources: the OpenAI API reference; the request and response types of openai-python 3.52 and openai-node
+6.49; the stream handling in the SDKs' helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM.
 """
 
 from streamtool.protocols.chat.complete import write_complete, write_error
@@ -24,12 +24,12 @@ from streamtool.protocols.shared.stream import BREAK, COMPLETE_HEADERS, KEEPALIV
 
 NAME = "chat"
 REPLY_ID = "chatcmpl-"
-"""Prefix of a reply's id."""
+"""Prefix of reply ids."""
 CALL_ID = "call_"
-"""Prefix of a call's id."""
+"""Prefix of call ids."""
 REQUEST_ID = b"x-request-id"
 """Header that carries the request id."""
 STREAMED_ERRORS = frozenset[str]()
 """Error codes that clients recognize only inside a stream, not in an HTTP error response."""
 store_entries = None
-"""Requests of this protocol never refer to an earlier reply."""
+"""None, because requests in this protocol never refer to earlier replies."""

@@ -1,4 +1,4 @@
-"""Reader for the content of one choice of an upstream's reply: text, reasoning and native calls."""
+"""Reader for the content of one choice in an upstream's reply: text, reasoning and native calls."""
 
 from typing import Final
 
@@ -70,7 +70,7 @@ class ChoiceReader:
         self._open: _Call | None = None
         self._calls = 0
         self._keys: set[CallKey] = set()
-        self._queued_calls: list[_Call] = []  # calls that began before the open one was complete
+        self._queued_calls: list[_Call] = []  # calls that began before the open call was complete
         self._queued_text: list[ReplyTextDelta | ReplyReasoningDelta] = []
 
     def read(self, choice: dict[str, Json], events: Events) -> None:
@@ -112,7 +112,7 @@ class ChoiceReader:
     # --- text and reasoning
 
     def _content(self, content: Json, events: Events) -> None:
-        """Read content that is a string or a list of parts; anything else is ignored."""
+        """Read content that is a string or a list of parts, and ignore anything else."""
         if isinstance(content, str):
             text = self._text.feed(content)
             if text:
@@ -180,14 +180,14 @@ class ChoiceReader:
             events.extend(ReplyArgumentsDelta(self.index, call.number, text) for text in call.pieces[pieces:] if text)
 
     def _find(self, index: Json, identity: str | None, name: str | None, events: Events) -> _Call | None:
-        """Return the call that a fragment belongs to, creating it if it is new; None if the call has already ended."""
+        """Return the call that a fragment belongs to, creating it if it is new, or None if the call has ended."""
         known = [*self._queued_calls, self._open] if self._open is not None else []
         key: CallKey = index if isinstance(index, int | str) else None
         for call in reversed(known):
             same = (
                 call.key == key if key is not None else name is None or (identity is not None and identity == call.id)
             )
-            # Some upstreams give every call the index 0, so only the id distinguishes them.
+            # Some upstreams number every call 0, so that only the id distinguishes one call from another.
             if same and not (name and identity and call.id and identity != call.id):
                 return call
         if key in self._keys and not (name and (identity or key is None)):
@@ -201,8 +201,8 @@ class ChoiceReader:
         return call
 
     def _may_leave(self, events: Events) -> bool:
-        """Return whether events outside the open call may be emitted now. If the open call's arguments are complete,
-        end the call.
+        """Return whether events that do not belong to the open call may be emitted. If the call's arguments are
+        complete, end it first.
         """
         if self._open is None:
             return True

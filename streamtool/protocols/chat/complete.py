@@ -37,7 +37,7 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
 def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:
     """Return the JSON body of a complete reply; the reply's own id, time and model override the arguments.
 
-    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply cannot be written as a complete one.
     """
     choices = reply.whole(conversation.options.n)
     body = {
@@ -90,12 +90,12 @@ def _arguments(call: ReplyCall) -> str:
 
 
 def _text(choice: Choice) -> str:
-    """Return the text of a choice, without whitespace-only text after a call."""
+    """Return the text of a choice, except for whitespace-only text after a call."""
     return "".join(part.text for part in drop_blank_text(choice.parts) if isinstance(part, ReplyText))
 
 
 def error_fields(error: StreamtoolError) -> dict[str, Json]:
-    """Return the error object of this protocol."""
+    """Return the error object in this protocol's format."""
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 

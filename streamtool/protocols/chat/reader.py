@@ -1,19 +1,19 @@
-"""Reader for an upstream's Chat Completions reply, tolerant of deviations.
+"""Tolerant reader for an upstream's Chat Completions reply.
 
-Theory of operation. `ChoicesReader` handles everything common to replies with choices; this module makes the common
-chunk cheap. A whole reply takes the same path as a chunk: its `message` is read like a `delta`. Decoding a whole chunk
-takes half a microsecond. The common chunk, which contains only a piece of text, is therefore recognized first and
-emitted with its own bytes in `ReplyTextDelta.raw`. The events of one reply usually differ only in their text. Once one
-of them has been decoded and recognized, the bytes before and after its text are remembered. In later events that begin
-and end with the same bytes, only the text is decoded.
+Theory of operation. `ChoicesReader` handles everything common to replies with choices; this module adds a fast path for
+the most common chunk, which contains only a piece of text. Such a chunk is emitted with its original bytes in
+`ReplyTextDelta.raw`. Decoding an entire chunk takes half a microsecond, but the chunks of one reply usually differ only
+in their text. Once a text chunk has been decoded, the bytes before and after its text are therefore remembered, and in
+later chunks that begin and end with the same bytes, only the text is decoded. A whole reply is read like a chunk whose
+`delta` is the reply's `message`.
 
 Facts about upstreams:
-- Native calls may arrive even if text was requested. Only one call is open at a time: anything else that arrives before
-  its arguments form a complete object is queued until the call ends. The queue stays empty if the upstream finishes
-  each call before the next, as it should.
-- A piece may end in the middle of a character (`wire.Joiner`).
+- Native calls may arrive even if the request contained no native tools. Only one call is open at a time: anything else
+  that arrives before its arguments form a complete object is queued until the call ends. The queue stays empty if the
+  upstream finishes each call before the next, as it should.
+- A piece of text may end in the middle of a character, which `wire.Joiner` handles.
 
-Nothing here raises an exception because of what an upstream sends.
+No input from an upstream makes this module raise an exception.
 """
 
 import re
@@ -35,7 +35,7 @@ _decode: Final = wire.decode
 _string: Final = msgspec.json.Decoder(str).decode
 _content: Final = re.compile(rb'"content":[ ]?"').search
 _escaped: Final = re.compile(rb'["\\\x00-\x1f]').search
-_MAX_SHAPES: Final = 4  # maximum number of event shapes to learn, in case an upstream's events all differ
+_MAX_SHAPES: Final = 4  # maximum number of event shapes to remember, in case all of an upstream's events differ
 
 
 class ReplyReader(ChoicesReader[ChoiceReader]):
@@ -84,7 +84,7 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         return events
 
     def close(self) -> Events:
-        """Return the events at the end of the answer; a truncated reply ends in a `ReplyFailure`."""
+        """Return the events at the end of the reply; a truncated reply ends with a `ReplyFailure`."""
         self._fast_choice = None
         return super().close()
 
@@ -100,8 +100,8 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         super()._read(fields, event, events)
 
     def _forwardable(self, chunk: dict[str, Json]) -> ReplyTextDelta | None:
-        """Return the text of a chunk that contains nothing else and may be forwarded verbatim, which is the common
-        case; None for any other chunk.
+        """Return the text of a chunk that contains nothing else and may be forwarded verbatim, as in most chunks, or
+        None for any other chunk.
         """
         choices = chunk.get("choices")
         if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict:

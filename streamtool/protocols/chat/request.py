@@ -1,9 +1,8 @@
 """Reader for Chat Completions request bodies.
 
-The reader is as tolerant as real agents require and as strict as honesty requires: oddities (null content, empty
-arguments, a result without its call, unknown keys) are accepted, and anything that cannot be honored is a
-`RequestError` whose `param` names the place. Source: the OpenAI API reference and the request types of openai-python
-3.52.
+The reader accepts the oddities that real agents send (null content, empty arguments, a result without its call, unknown
+keys). It rejects anything that cannot be honored with a `RequestError` whose `param` names the invalid field. Source:
+the OpenAI API reference and the request types of openai-python 3.52.
 """
 
 from collections import Counter
@@ -46,7 +45,9 @@ _MEDIA: Final = {"image_url": "image", "input_audio": "audio", "file": "file"}
 
 
 def read_request(body: bytes, limits: LimitSettings) -> Conversation:
-    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, whose `param` names the invalid
+    field.
+    """
     raw = body_fields(body, limits)
     model = model_name(raw)
     messages = read_messages(raw.get("messages"))
@@ -72,7 +73,8 @@ def read_request(body: bytes, limits: LimitSettings) -> Conversation:
 
 
 def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
-    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
+    """Return a conversation without messages for a body that `read_request` rejects, or None if the body involves
+    tools.
 
     A request without tools is forwarded verbatim, because the upstream may understand it.
     """
@@ -128,7 +130,7 @@ def read_messages(value: Json) -> tuple[Message, ...]:
 
 
 def _results_message(results: Sequence[tuple[ToolResult, Fields]]) -> Message:
-    """Return the results as one message."""
+    """Return one message that contains the results."""
     if len(results) == 1:
         [(result, fields)] = results
         return Message("user", results=(result,), raw=(fields,))
@@ -163,7 +165,7 @@ def _assistant(fields: Fields, place: str) -> Message:
 
 
 def _plain_call(item: Json) -> ToolCall | None:
-    """Return the call if it has the usual form, which nearly all calls have; None if it needs a closer look."""
+    """Return the call if it has the usual form, as nearly all calls do, or None if `_call` must examine it."""
     match item:
         case {
             "id": str(identity),
@@ -182,7 +184,7 @@ def _call(item: Json, place: str) -> ToolCall:
         custom = object_at(fields.get("custom"), f"{place}.custom")
         text = custom.get("input", "")
         if not isinstance(text, str):
-            raise refused(f"{place}.custom.input", "The input of a custom tool must be a string.")
+            raise refused(f"{place}.custom.input", "A custom tool's input must be a string.")
         return ToolCall(identity, string(custom, "name", f"{place}.custom"), text, custom=True)
     if kind != "function":
         raise refused(f"{place}.type", f"A call's type must be function or custom, not {shown(kind)}.")
@@ -230,19 +232,19 @@ def _content(fields: Fields, place: str, *, optional: bool = False) -> tuple[Par
 
 
 def _part(value: Json, place: str) -> Part:
-    if isinstance(value, str):  # not valid at the origin, but unambiguous
+    if isinstance(value, str):  # invalid at the origin, but unambiguous
         return TextPart(value)
     fields = object_at(value, place)
     kind = fields.get("type")
     if not isinstance(kind, str):
-        raise refused(f"{place}.type", "A part needs a `type`: text, image_url, input_audio or file.")
+        raise refused(f"{place}.type", "A part must have a `type`: text, image_url, input_audio or file.")
     if kind in ("text", "refusal", "input_text", "output_text"):
         return TextPart(string(fields, "refusal" if kind == "refusal" else "text", place, empty=True))
     return _media(fields, kind)
 
 
 def _media(fields: Fields, kind: str) -> MediaPart:
-    """Return the part with everything that another protocol needs to write it."""
+    """Return the media part, with all the data that is required to write it in another protocol."""
     inner = fields.get(kind)
     match kind, inner:
         case "image_url", {"url": str(url)} | str(url):
@@ -259,7 +261,7 @@ def _media(fields: Fields, kind: str) -> MediaPart:
 
 
 def _no_open_calls(messages: Sequence[Message]) -> None:
-    """Reject a conversation that ends with unanswered calls, because there is nothing to reply to."""
+    """Reject a conversation that ends with unanswered calls, because the model needs their results to reply."""
     results = Counter[str]()
     for message in reversed(messages):
         if message.calls:
@@ -267,8 +269,8 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
                 if not results[call.id]:
                     raise refused(
                         "messages",
-                        f"The call {shown(call.id)} to {shown(call.name)} has no result: answer it with a message "
-                        f"of role `tool` before requesting the next reply.",
+                        f"The call {shown(call.id)} to {shown(call.name)} has no result: add a message "
+                        f"with the role `tool` before requesting the next reply.",
                     )
                 results[call.id] -= 1
             return
@@ -291,9 +293,11 @@ def _options(raw: Fields) -> Options:
 
 
 def _thinking(variables: Json) -> bool | None:
-    """Return whether the chat template's variables enable reasoning, under the names used by Qwen, GLM and DeepSeek.
+    """Return whether the chat template's variables enable reasoning, or None if the request sets none of these
+    variables.
 
-    vLLM, SGLang and llama.cpp accept these variables. None if the request sets none of them.
+    vLLM, SGLang and llama.cpp accept template variables. The names read here are the ones used by Qwen, GLM and
+    DeepSeek.
     """
     if not isinstance(variables, dict):
         return None
@@ -315,5 +319,6 @@ def _output(raw: Fields) -> OutputFormat | None:
             return OutputFormat(foreign=True)
         case _:
             raise refused(
-                "response_format", "`response_format` must be an object with `type` text, json_object or json_schema."
+                "response_format",
+                "`response_format` must be an object whose `type` is text, json_object or json_schema.",
             )

@@ -1,6 +1,6 @@
-"""Decisions about the fields of a request, and of a function in it. A test compares the names with the SDK's.
+"""Treatment of request fields and function fields. A test compares the field names with the SDK's.
 
-Fields that hold options are added from the option table. Source: the request types of openai-python 3.54.
+Fields that contain options are added from the option table. Source: the request types of openai-python 3.54.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""Call signatures in Google's dialect, which puts them into `extra_content` next to the function.
+"""Call signatures in Google's dialect of this protocol, which puts them into `extra_content`, next to `function`.
 
 A client that drops unknown fields loses the signature; `streamtool/exchange/signatures.py` restores it. Source: the
-reference of Gemini's OpenAI compatibility layer (thought signatures).
+documentation of Gemini's OpenAI compatibility layer (thought signatures).
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from streamtool.protocols.shared import wire
 
 
 def signature_of(call: Mapping[str, Json]) -> str | None:
-    """Return the signature in an entry of `tool_calls`; None if the entry has none."""
+    """Return the signature in an entry of `tool_calls`, or None if the entry has none."""
     match call.get("extra_content"):
         case {"google": {"thought_signature": str(signature)}} if signature:
             return wire.repaired(signature)  # type: ignore[no-any-return]  # a string stays a string
@@ -19,5 +19,5 @@ def signature_of(call: Mapping[str, Json]) -> str | None:
 
 
 def add_signature(call: dict[str, Json], signature: str | None) -> dict[str, Json]:
-    """Return the entry with the signature added, if there is one."""
+    """Return the entry of `tool_calls`, with the signature added if there is one."""
     return call if signature is None else {**call, "extra_content": {"google": {"thought_signature": signature}}}

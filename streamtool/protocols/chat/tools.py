@@ -1,6 +1,6 @@
-"""Reader for the tools of a request, in `tools` or the older `functions`, and for its tool choice.
+"""Reader for a request's tools (in `tools` or the older `functions`) and for its tool choice.
 
-Tools that only the origin can run (`web_search`) are dropped, with a note for the log.
+Tools that only the origin can run (such as `web_search`) are dropped and logged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def _read_tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[To
             dropped.append(f"{HOSTED}{kind}")
             continue
         else:
-            raise refused(f"{place}.type", "A tool needs a `type`: function or custom.")
+            raise refused(f"{place}.type", "A tool must have a `type`: function or custom.")
         if tools.setdefault(tool.name, tool) != tool:
             raise refused(place, f"Two different tools are named {shown(tool.name)}.")
     return tuple(tools.values()), bool(functions), dropped
@@ -81,7 +81,7 @@ def _function(fields: Fields, place: str, limits: LimitSettings, size: int) -> T
 
 
 def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Conversation:
-    """Return `conversation` with its `ToolChoice`, after checking that it names only tools of the request."""
+    """Return `conversation` with its `ToolChoice` set, after checking that it names only tools in the request."""
     key, other = ("function_call", "tool_choice") if conversation.legacy_functions else ("tool_choice", "function_call")
     value = raw.get(key)
     if value is None and raw.get(other) is not None and not conversation.tools:
@@ -95,7 +95,7 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
     if not conversation.tools and not conversation.has_tool_history:
         if choice.mode == "required" or choice.names:
             if not hosted:
-                raise refused(key, f"`{key}` requires a tool, but the request has none.")
+                raise refused(key, f"`{key}` requires a call, but the request has no tools.")
             dropped = (*dropped, HOSTED_CHOICE)
         choice = ToolChoice()
     elif choice.names:
@@ -111,7 +111,7 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
 
 
 def _choice(value: Json, key: str) -> tuple[ToolChoice, bool]:
-    """Return the value of `tool_choice` or `function_call`, and whether it is of a kind that only the origin
+    """Return the tool choice in `tool_choice` or `function_call`, and whether it has a type that only the origin
     understands.
     """
     match value:
@@ -129,12 +129,12 @@ def _choice(value: Json, key: str) -> tuple[ToolChoice, bool]:
             return _allowed(mode, tools)
         case {"type": "allowed_tools"}:
             raise refused(
-                f"{key}.allowed_tools", "`allowed_tools` needs a `mode` (auto or required) and a list of `tools`."
+                f"{key}.allowed_tools", "`allowed_tools` must have a `mode` (auto or required) and a list of `tools`."
             )
         case {"type": "function" | "custom"}:
             named = _named(value)
             if named is None:
-                raise refused(f"{key}.{value['type']}.name", "Name the tool that must be called.")
+                raise refused(f"{key}.{value['type']}.name", "A tool choice of this type must name a tool.")
             return ToolChoice("required", (named,)), False
         case {"type": str()}:
             return ToolChoice(), True
@@ -148,10 +148,10 @@ def _allowed(mode: Any, tools: Sequence[Json]) -> tuple[ToolChoice, bool]:
         place = f"tool_choice.allowed_tools.tools[{i}]"
         fields = object_at(item, place)
         if fields.get("type", "function") not in ("function", "custom"):
-            continue  # a hosted tool, which was dropped from the tools
+            continue  # a hosted tool, which has been dropped
         allowed = _named(fields)
         if allowed is None:
-            raise refused(place, "Name the tool that is allowed.")
+            raise refused(place, "An allowed tool must have a name.")
         names.append(allowed)
     if not names:
         return ToolChoice("none"), False

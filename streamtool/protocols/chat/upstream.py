@@ -1,8 +1,8 @@
 """Writer for Chat Completions request bodies to an upstream.
 
-Input from a client of this protocol is forwarded unless it was modified: a message with `raw` is written verbatim, and
-so are unknown body fields. Tools are written only if the conversation still has them; once they have been turned into
-text, none of the fields that concern tools is written.
+Input from a client of this protocol is forwarded unless it was modified: messages with `raw` and unknown body fields
+are written verbatim. Tools are written only if the conversation still has them; once they have been moved into the
+prompt, no tool-related field is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
 HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""Headers of every request."""
+"""Headers to send with every request."""
 KEY_HEADER: Final = b"authorization"
-"""Header that carries the key."""
+"""Header that carries the API key."""
 MODELS_PATH: Final = "/v1/models"
 
 _OURS: Final = frozenset(
@@ -39,10 +39,10 @@ _OURS: Final = frozenset(
 _OPTIONS: Final = writing("chat")
 _TEXT_PART: Final = {"type", "text"}
 _EFFORTS: Final = {"none": "minimal", "xhigh": "high"}
-"""This protocol's equivalents for reasoning efforts that it lacks."""
+"""Substitutes for the reasoning efforts that this protocol lacks."""
 
 
-def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
+def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  the path is constant
     """Return the request path."""
     return "/v1/chat/completions"
 
@@ -62,7 +62,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
             len(message.content) == 1
             and type(part := message.content[0]) is TextPart
             and not (message.calls or message.results or message.reasoning)
-        ):  # as nearly all messages of a prompt are
+        ):  # plain text, like nearly all messages in a prompt
             wired.append({"role": message.role, "content": part.text})
         else:
             wired += _message(message, same=same)
@@ -99,7 +99,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
 
 
 def write_messages(messages: Iterable[Message]) -> list[Mapping[str, Json]]:
-    """Return the messages in the format of a request."""
+    """Return the messages in this protocol's request format."""
     return [wired for message in messages for wired in _message(message, same=True)]
 
 
@@ -160,7 +160,7 @@ def _tools(conversation: Conversation) -> dict[str, Json]:
 
 
 def _choice(choice: ToolChoice, custom: set[str]) -> Json:
-    """Return the value of `tool_choice`; None for the default."""
+    """Return the value of `tool_choice`, or None for the default."""
     if not choice.names:
         return None if choice.mode == "auto" else choice.mode
     named = [
@@ -199,7 +199,7 @@ def _message(message: Message, *, same: bool) -> Iterator[Mapping[str, Json]]:
 
 
 def _with_string(wired: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return the message with text-only content joined into one string, which many chat templates require."""
+    """Return the message with text-only content joined into one string, as many chat templates require."""
     parts = wired.get("content")
     if not isinstance(parts, list) or any(not isinstance(part, dict) or part.keys() != _TEXT_PART for part in parts):
         return wired
@@ -214,12 +214,12 @@ def _call(call: ToolCall) -> dict[str, Json]:
 
 
 def _joined(parts: Sequence[Part]) -> str:
-    """Return content as text, with a placeholder for anything that is not text."""
+    """Return content as text, with a placeholder for each part that is not text."""
     return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.kind}]" for part in parts)
 
 
 def _parts(parts: Sequence[Part], *, same: bool) -> Json:
-    """Return content as one string, or as a list of parts if some are not text."""
+    """Return content as one string, or as a list of parts if some parts are not text."""
     written = [
         {"type": "text", "text": part.text} if isinstance(part, TextPart) else _media(part, same=same) for part in parts
     ]

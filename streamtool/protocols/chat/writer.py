@@ -1,16 +1,18 @@
 """Writer for a Chat Completions stream.
 
-Guarantees to the client, whatever the upstream did (the strictest of the clients in use needs each of them): the role
-appears once, in the first delta of a choice; choices first appear in order; a call's id, type and name appear once,
-together, in its first fragment with empty arguments, and only argument text follows; calls are numbered from 0, and
-each is finished before the next begins; the finish reason is alone in its chunk, after everything else, and is
-`tool_calls` exactly when there is a call; a usage chunk is sent exactly when requested; `[DONE]` is last. If the reply
-fails, an error takes the place of this ending.
+Guarantees to the client, whatever the upstream sends (each is required by at least one client in use):
+- The role appears once, in the first delta of a choice. Choices first appear in order.
+- A call's id, type and name appear together, only in the call's first fragment, with empty arguments. Later fragments
+  contain only argument text. Calls are numbered from 0, and each ends before the next begins.
+- The finish reason is alone in its chunk and follows everything else in its choice. It is `tool_calls` only if there is
+  a call and all calls are complete.
+- A usage chunk is sent if, and only if, the client requested it. `[DONE]` is last.
+- If the reply fails, an error replaces all remaining chunks.
 
-Theory of operation. A chunk is a constant prefix, one JSON string and a constant suffix; the prefixes of a choice's
-text and of the open call's arguments are built once. A text delta that carries the upstream's own event is forwarded
-verbatim if the choice has begun, no call precedes it, and the reply still has the upstream's own id, time and model.
-Whitespace after a call is buffered until text follows.
+Theory of operation. A chunk consists of a constant prefix, one JSON string and a constant suffix. The prefixes for a
+choice's text and for the open call's arguments are each built once. A text delta that carries the upstream's original
+event is forwarded verbatim if its choice has begun and contains no call yet, and if the reply still has the upstream's
+own id, time and model. Whitespace after a call is buffered until text follows.
 """
 
 from typing import Final
@@ -50,12 +52,12 @@ class _Choice:
     """State of one choice."""
 
     prefix: bytes
-    """Beginning of a chunk, up to and including the brace that opens the delta."""
+    """Beginning of a chunk, including the opening brace of its delta."""
     text: bytes
     """Prefix of a text chunk."""
     calls: int = 0
     plain: bool = True
-    """Whether text may be forwarded: the choice has no call yet and is not finished."""
+    """Whether text may be forwarded, because the choice is unfinished and contains no call yet."""
     finished: bool = False
     cut: bool = False
     """Whether a call is incomplete."""
@@ -64,17 +66,17 @@ class _Choice:
     index: int = -1
     """Index of the open call in the reply events."""
     custom: bool = False
-    """Whether the open call is of a custom tool."""
+    """Whether the open call is a call to a custom tool."""
     blank: bool = True
-    """Whether the open call's arguments are only whitespace so far."""
+    """Whether the open call's arguments have been only whitespace so far."""
     space: SpaceAfterCall = Factory(SpaceAfterCall)
 
 
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply.
 
-    `id`, `created` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange. `forwards`
-    means that the upstream speaks this protocol too, so that its events may be forwarded.
+    `id`, `created` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange.
+    `forwards` means that the upstream speaks this protocol too, so its events may be forwarded.
     """
 
     __slots__ = (
@@ -107,7 +109,7 @@ class ReplyWriter(StreamWriter):
         self._choices: list[_Choice] = []  # the choices that have begun
         self._usage = Usage()
         self._same = forwards
-        self._forwards = False  # whether id, time and model are the upstream's own
+        self._forwards = False  # whether the id, time and model are the upstream's own
         self._started = False
         self._tail = b',"usage":null}\n\n' if conversation.include_usage else b"}\n\n"
         self._suffix = b'},"logprobs":null,"finish_reason":null}]' + self._tail
@@ -152,7 +154,7 @@ class ReplyWriter(StreamWriter):
         self._choice(0, out)
 
     def _choice(self, index: int, out: Out) -> _Choice:
-        """Return the choice, beginning it and any earlier ones first, because clients number choices by their first
+        """Return the choice. If it is new, begin it and all earlier choices, because clients number choices in order of
         appearance.
         """
         self._started = True
@@ -177,7 +179,7 @@ class ReplyWriter(StreamWriter):
     def _open_call(self, event: ReplyCallStart, out: Out) -> None:
         choice = self._choice(event.choice, out)
         if choice.finished or (self._conversation.legacy_functions and choice.calls):
-            return  # the older protocol has room for only one call
+            return  # the older form can contain only one call
         if choice.arguments is not None:
             self._close(choice, out, complete=False)
         number = choice.calls

@@ -1,7 +1,7 @@
-"""Reader for the reply of a legacy completions upstream, tolerant of deviations.
+"""Tolerant reader for an upstream's legacy completions reply.
 
 Theory of operation. `ChoicesReader` handles everything common to replies with choices. In this protocol, a choice
-consists only of text, and a piece of text may end in the middle of a character (`wire.Joiner`).
+consists only of text. A piece of text may end in the middle of a character, which `wire.Joiner` handles.
 """
 
 from typing import ClassVar
@@ -17,7 +17,7 @@ from streamtool.protocols.shared.stream import Events
 
 @define
 class ChoiceReader:
-    """State of one choice while its reply arrives."""
+    """State of one choice while the reply is being received."""
 
     index: int
     reason: Reason | None = None
@@ -34,7 +34,7 @@ class ChoiceReader:
             if text:
                 events.append(ReplyTextDelta(self.index, text))
 
-    def close(self, events: Events, *, cut: bool) -> None:  # noqa: ARG002  truncated text is still text
+    def close(self, events: Events, *, cut: bool) -> None:  # noqa: ARG002  truncated text is not treated differently
         """End the choice."""
         self.finished = True
         if rest := self._text.close():

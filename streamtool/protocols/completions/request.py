@@ -1,8 +1,8 @@
 """Writer for legacy completions request bodies, in which the messages become one prompt.
 
 The model's template (`ModelSettings.template`) marks the turns. If the conversation ends with an assistant message,
-that turn is left open for the model to continue. The protocol has no tools. Any other content that it cannot express is
-replaced with a placeholder such as `[image]`.
+that turn is left open for the model to continue. The protocol has no tools. Other content that the protocol cannot
+express is replaced with a placeholder such as `[image]`.
 """
 
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
 HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""Headers of every request."""
+"""Headers to send with every request."""
 KEY_HEADER: Final = b"authorization"
-"""Header that carries the key."""
+"""Header that carries the API key."""
 MODELS_PATH: Final = "/v1/models"
 
 _OPTIONS: Final = writing("completions")
 _STOPS: Final = 4
-"""Number of stop sequences that every server accepts. The template's sequences have priority; the exchange itself
-applies the caller's.
+"""Number of stop sequences that every server accepts. The template's sequences take priority, because the exchange
+itself applies the client's.
 """
 
 
-def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
+def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  the path is constant
     """Return the request path."""
     return "/v1/completions"
 
@@ -39,7 +39,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     if not conversation.messages:
         raise RequestError("A request without messages cannot be converted to a prompt.", param="messages")
     if conversation.tools:
-        raise RequestError("This upstream has no native tools; they must be emulated.", param="tools")
+        raise RequestError("This upstream has no native tools; tools must be emulated.", param="tools")
     template = TEMPLATES[model.template]
     body: dict[str, Json] = {"model": model.name, "prompt": prompt(conversation.messages, template)}
     body.update(wire.write_options(conversation.options, _OPTIONS))
@@ -53,13 +53,13 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
 
 
 _WORD: Final = 1
-"""llama.cpp's number for a trigger that is a word."""
+"""llama.cpp's number for the trigger type "word"."""
 
 
 def _forcing(forcing: Forcing) -> dict[str, Json]:
-    """Return the fields that force a call; a prefill needs none, because it is already at the end of the prompt.
+    """Return the fields that force a call. A prefill requires no field, because it is already at the end of the prompt.
 
-    Source: llama.cpp's server, in which a trigger that is one token must also be a preserved token.
+    Source: llama.cpp's server, which requires a trigger that is a single token to be a preserved token as well.
     """
     if forcing.way == "prefill":
         return {}
@@ -91,7 +91,7 @@ def prompt(messages: Sequence[Message], template: Template) -> str:
 
 
 def _text(message: Message) -> str:
-    """Return the message as text, with a placeholder for anything that is not text."""
+    """Return the message as text, with a placeholder for each part that is not text."""
     lines = [_joined(result.content) for result in message.results]
     if message.content or not (message.results or message.calls):
         lines.append(_joined(message.content))

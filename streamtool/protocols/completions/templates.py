@@ -1,7 +1,7 @@
 """Chat templates: a table of the markers around each turn in a prompt.
 
-A turn is a prefix, the text and a suffix. The token at the beginning of a prompt (`<s>`, `<|begin_of_text|>`) is not
-included, because the server adds it. Each row follows the template published by the model's makers.
+A turn consists of a prefix, the text and a suffix. The token at the beginning of a prompt (`<s>`, `<|begin_of_text|>`)
+is not included, because the server adds it. Each row follows the template published by the model's authors.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Template:
     """Sequences that end the model's turn; at most three, because some servers accept only four in total."""
     system: Marks = ("", "\n\n")
     inside: bool = False
-    """Whether the system text, with its markers, is put at the start of the next user turn instead of having its own
+    """Whether the system text, with its markers, is put at the start of the next user turn instead of into its own
     turn.
     """
 

@@ -1,10 +1,10 @@
 """Gemini (`POST /v1beta/models/…:generateContent`, `:streamGenerateContent`), for both clients and upstreams.
 
-`addresses` reads the path, which names the model; `request` reads a client's request (its turns in `parts`, its schemas
-in `schemas`); `upstream` writes a request to an upstream; `reader` reads the upstream's reply, which is an event stream
-or a streamed JSON array (`array`); `writer` and `complete` write the reply to the client; `models` lists the models.
-Field names of this protocol appear only in this package. Sources: the reference of the Gemini API; the types and stream
-handling of google-genai 3.4 and @google/genai 3.1.
+`addresses` reads the path, which names the model; `request` reads a client's request (`parts` reads its turns,
+`schemas` its schemas); `upstream` writes a request to an upstream; `reader` reads the upstream's reply, which is an
+event stream or a streamed JSON array (`array`); `writer` and `complete` write the reply to the client; `models` lists
+the models. Field names of this protocol appear only in this package. Sources: the reference of the Gemini API; the
+types and stream handling of google-genai 3.4 and @google/genai 3.1.
 """
 
 from streamtool.protocols.gemini.addresses import at
@@ -29,12 +29,12 @@ from streamtool.protocols.shared.stream import BREAK, COMPLETE_HEADERS, STREAM_H
 
 NAME = "gemini"
 REPLY_ID = "gemini-"
-"""Prefix of a reply's id."""
+"""Prefix of reply ids."""
 CALL_ID = "call_"
-"""Prefix of a call's id."""
+"""Prefix of call ids."""
 REQUEST_ID = b"x-request-id"
 """Header that carries the request id."""
 STREAMED_ERRORS = frozenset[str]()
 """Error codes that clients recognize only inside a stream, not in an HTTP error response."""
 store_entries = None
-"""Requests of this protocol never refer to an earlier reply."""
+"""None, because requests in this protocol never refer to earlier replies."""

@@ -1,8 +1,8 @@
-"""Reader for request paths, which name the model, the method and the kind of stream.
+"""Reader for request paths, which specify the model, the method and the kind of stream.
 
 `…/models/{model}:streamGenerateContent?alt=sse` returns an event stream; without `alt=sse` it returns a JSON array that
-is sent element by element. `…:generateContent` returns a complete reply. `at` returns the package names whose values
-depend on the path.
+is sent element by element. `…:generateContent` returns a complete reply. `at` returns the attributes of the package
+whose values depend on the path.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _ARRAY: Final[Mapping[str, Any]] = {
     "STREAM_HEADERS": (*COMPLETE_HEADERS, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")),
     "BREAK": b"",
 }
-"""Names that differ when the reply is an array. A blank line may appear between array elements too."""
+"""Attributes that differ if the reply is an array. The keep-alive, a blank line, is valid in an array too."""
 
 
 @frozen
@@ -46,8 +46,8 @@ class _Address:
         return self.streams and "alt=sse" not in self.query.split("&")
 
     def path(self, model: ModelSettings, *, stream: bool) -> str:
-        """Return the path of the upstream request: the client's own path, unless only one of the two replies is
-        streamed.
+        """Return the path of the upstream request. It is the client's own path if the client's and the upstream's
+        replies are both streamed or both complete.
         """
         if stream is not self.streams:
             return request_path(model, stream=stream)
@@ -56,7 +56,7 @@ class _Address:
 
 
 def at(target: str) -> Mapping[str, Any]:
-    """Return the names of this package that have other values at this request target."""
+    """Return the attributes of this package that have different values for this request target, by name."""
     path, _, query = target.partition("?")
     before, _, rest = path.partition("/models/")
     model, _, verb = rest.rpartition(":")

@@ -15,18 +15,18 @@ _QUOTE: Final = ord('"')
 class ArrayReader:
     """Incremental splitter of a JSON array into its elements.
 
-    Until an element is complete, only its strings and brackets are scanned, so each byte is scanned once and deep
-    nesting costs nothing. `broken` means that the input is not valid JSON; the elements before the error have already
-    been returned.
+    An element is decoded once it is complete. Until then, it is only scanned for strings and brackets, so that each
+    byte is scanned once, even if the element is deeply nested. `broken` means that the input is not valid JSON; the
+    elements before the error have already been returned.
     """
 
     __slots__ = ("_depth", "_escaped", "_pieces", "_string", "broken", "held")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # pieces of the open element, and any bytes before it
-        self._depth = 0  # open brackets, including the array's own; -1 after the array
-        self._string = False  # inside a string
-        self._escaped = False  # the next character of the string is escaped
+        self._depth = 0  # number of open brackets, including the array's own; -1 after the array
+        self._string = False  # whether the position is inside a string
+        self._escaped = False  # whether the next character of the string is escaped
         self.broken = False
         self.held = 0
 

@@ -13,8 +13,8 @@ from streamtool.protocols.shared import wire
 from streamtool.protocols.shared.stream import drop_blank_text
 
 EMPTY: Final = {"text": ""}
-"""Last part of a streamed candidate, and only part of an empty one: chat sessions of the SDKs drop a reply without
-parts.
+"""Last part of a streamed candidate, and the only part of an empty one, because the SDKs' chat sessions drop a reply
+without parts.
 """
 _STATUSES: Final = {
     400: "INVALID_ARGUMENT",
@@ -32,8 +32,8 @@ _STATUSES: Final = {
 
 
 def finish_reason(reason: Reason, *, cut: bool) -> str:
-    """Return the finish reason of a candidate; a reply with calls ends in a plain stop. `cut` means that an incomplete
-    call was dropped.
+    """Return the finish reason of a candidate, which complete calls do not affect. `cut` means that an incomplete call
+    was dropped.
     """
     if reason is Reason.FILTER:
         return "SAFETY"
@@ -65,7 +65,7 @@ def call_part(id: str | None, name: str, arguments: str, signature: str | None) 
 def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:  # noqa: ARG001  this protocol has no creation time
     """Return the JSON body of a complete reply; the reply's own id and model override the arguments.
 
-    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply cannot be written as a complete one.
     """
     choices = reply.whole(conversation.options.n)
     body = {
@@ -100,7 +100,9 @@ def _parts(parts: Sequence[ReplyPart]) -> list[Json]:
 
 
 def error_fields(error: StreamtoolError) -> dict[str, Json]:
-    """Return the error object of this protocol. It has no field for `error.param`, so the message includes it."""
+    """Return the error object in this protocol's format, which has no field for `error.param`; the message includes the
+    parameter instead.
+    """
     named = error.param and error.status < 500 and error.param not in error.message
     message = f"{error.param}: {error.message}" if named else error.message
     known = _STATUSES.get(error.status, "INTERNAL" if error.status >= 500 else "INVALID_ARGUMENT")

@@ -12,12 +12,12 @@ _METHODS: Final = ["generateContent", "countTokens"]
 
 
 def requested_model(path: str, body: bytes) -> str | None:  # noqa: ARG001  other protocols name the model in the body
-    """Return the requested model; None if the request asks for all models."""
+    """Return the name of the requested model, or None if all models are requested."""
     return path.partition("/models/")[2] or None
 
 
 def write_models(path: str, wanted: str | None, models: Sequence[ListedModel]) -> bytes:  # noqa: ARG001  there is only one list
-    """Return the JSON body with all models, or with the requested one. Raises NotFoundError for an unknown model."""
+    """Return the JSON body with all models, or only the `wanted` one. Raises NotFoundError for an unknown model."""
     if wanted is None:
         return wire.encode({"models": [_entry(model) for model in models]})
     found = next((model for model in models if model.name == wanted), None)

@@ -2,7 +2,7 @@
 
 Chat sessions of the SDKs send each chunk of a streamed reply back as a separate turn. Adjacent model turns therefore
 become one message, and adjacent pieces of text in it are joined. Oddities are accepted (a turn without a role, a result
-that is not an object); meaningless input is a `RequestError` whose `param` names the place.
+that is not an object); meaningless input raises a `RequestError` whose `param` names the invalid field.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from streamtool.protocols.shared.pairing import PairedCallIds
 
 _KINDS: Final = ("image", "audio", "video")
 _RESULT_KEYS: Final = ("output", "result")
-"""Keys in which clients put a function's return value."""
+"""Keys that clients use for a function's return value."""
 
 
 def camel_case_keys(fields: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the fields with keys in camel case, because the API also accepts snake case. Nested values are
+    """Return the fields with their keys in camel case, because the API accepts snake case too. Nested keys are
     unchanged.
     """
     return {_camel(key) if "_" in key else key: value for key, value in fields.items()}
@@ -43,8 +43,8 @@ def _given_ids(turns: Iterable[Fields]) -> Iterator[str]:
 
 
 def read_system(value: Json) -> tuple[Message, ...]:
-    """Return the message in `systemInstruction`; () if it has no content. The message's `raw` contains only that body
-    field.
+    """Return the message in `systemInstruction`, or () if it has no content. The message's `raw` contains only that
+    body field.
     """
     if value is None:
         return ()
@@ -55,7 +55,7 @@ def read_system(value: Json) -> tuple[Message, ...]:
 
 
 def read_contents(turns: Sequence[Fields]) -> Iterator[Message]:
-    """Yield the messages of the turns."""
+    """Yield the messages in the turns."""
     ids = PairedCallIds(_given_ids(turns))
     placed = [(fields, f"contents[{position}]") for position, fields in enumerate(turns)]
     for role, run in groupby(placed, lambda one: _role(*one)):
@@ -129,8 +129,8 @@ def _call(part: Fields, place: str, ids: PairedCallIds) -> ToolCall:
 
 
 def _result(value: Json, place: str, ids: PairedCallIds) -> ToolResult:
-    """Return a result: the value of `output`, `result` or `error` if that is the only key, otherwise the whole object
-    as JSON.
+    """Return a result. Its text is the value of `output`, `result` or `error` if the response has no other key, and the
+    entire response as JSON otherwise.
     """
     fields = camel_case_keys(object_at(value, place))
     identity, name = ids.result(words(fields, "id", place) or None, string(fields, "name", place))
@@ -149,14 +149,14 @@ def _result(value: Json, place: str, ids: PairedCallIds) -> ToolResult:
 
 
 def _parts(fields: Fields, place: str) -> Iterator[tuple[Fields, str]]:
-    """Yield the parts of a turn, each with its place; a part may be a plain string."""
+    """Yield the parts of a turn, each with its location in the request. A part may be a plain string."""
     for number, item in enumerate(list_of(fields, "parts", place)):
         inside = f"{place}.parts[{number}]"
         yield {"text": item} if isinstance(item, str) else camel_case_keys(object_at(item, inside)), inside
 
 
 def _part(part: Fields, place: str) -> tuple[Part, ...]:
-    """Return the content of a part that is neither a call nor a result; () if it is empty."""
+    """Return the content of a part that is neither a call nor a result, or () if the part is empty."""
     match part:
         case {"text": value} if value is not None:
             text = string(part, "text", place, empty=True)

@@ -1,21 +1,23 @@
 """Reader for Gemini's reply: an event stream, or a streamed JSON array.
 
-Theory of operation. With `alt=sse` the chunks are events; a server that ignores this parameter sends one array, whose
-elements are the chunks, printed over many lines. The first byte decides: `[` starts an array, which is parsed as its
-bytes arrive; anything else (a stream, a document, a web page) is left to `BodySniffer`. A chunk is the same object in
-every case, and so is a whole reply. Its keys are in camel case or snake case, depending on the server.
+Theory of operation. With `alt=sse`, each chunk is an event; a server that ignores this parameter sends one array whose
+elements are the chunks, each spread over many lines. The first byte identifies the format: `[` starts an array, which
+is parsed as its bytes arrive; anything else (a stream, a document, a web page) is left to `BodySniffer`. Chunks and
+whole replies are objects of the same form in every format. Their keys are in camel case or snake case, depending on the
+server.
 
 Facts about Gemini:
-- It sends no end marker. The reply is complete if every candidate has a finish reason when the answer ends.
+- It sends no end marker. The reply is complete if every candidate has a finish reason when the response ends.
 - If the prompt is blocked, the reply contains no candidates, only the block reason.
-- Thoughts are marked text parts. A call is sent complete in one part, often without an id. The call's part may have a
-  signature, and newer models reject the next request if the call is returned without it. Among parallel calls, only the
-  first one has a signature.
+- Thoughts are text parts with a mark. A call is sent complete in one part, often without an id. This part may have a
+  signature, and newer models reject the next request if the call is sent back without its signature. Among parallel
+  calls, only the first has a signature.
 - Every chunk reports usage, and the last report is the correct one. Thoughts are counted separately from the answer.
-- An error in the middle of a stream may be bare JSON over several lines between the events, which event stream rules
-  discard. The bytes since the last event are therefore kept, up to a limit, and searched if the answer is truncated.
+- An error in the middle of a stream may be bare JSON on several lines between the events, which an event stream parser
+  discards. The bytes since the last event are therefore buffered, up to a limit, and searched if the stream is
+  truncated.
 
-Nothing here raises an exception because of what an upstream sends.
+No input from an upstream makes this module raise an exception.
 """
 
 import re
@@ -64,19 +66,19 @@ _REASONS: Final = {
 }
 """All other reasons (`STOP`, `OTHER`, `MALFORMED_FUNCTION_CALL`, …) count as a plain stop."""
 _BLANK: Final = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)").search  # an empty line ends an event
-_AFTER: Final = 64 * 1024  # maximum number of bytes kept since the last event
+_AFTER: Final = 64 * 1024  # maximum number of bytes to buffer since the last event
 
 
 def read_error(status: int, body: bytes) -> UpstreamError:
-    """Return the error in an upstream answer. Gemini reports an unknown API key with status 400; like a 401, this is
-    our error and not the client's.
+    """Return the error in an upstream's response. Gemini reports an unknown API key with status 400; as with status
+    401, the rejected key is ours and not the client's.
     """
     return body_sniffer.read_error(401 if b"API_KEY_INVALID" in body else status, body)
 
 
 @define
 class _IncomingCandidate:
-    """State of one candidate while its reply arrives."""
+    """State of one candidate while the reply is being received."""
 
     index: int
     calls: int = 0
@@ -86,13 +88,15 @@ class _IncomingCandidate:
 
 
 class TrailingBytes:
-    """Bytes of an event stream from its last event on, up to a limit. They may contain a bare error."""
+    """Buffer for the bytes of an event stream since its last event, up to a limit. These bytes may contain a bare
+    error.
+    """
 
     __slots__ = ("_ends_event", "_kept", "_pieces")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._kept = 0  # bytes in `_pieces`
+        self._kept = 0  # number of bytes in `_pieces`
         self._ends_event = False  # whether the first piece contains the end of an event
 
     def feed(self, data: bytes, *, ends: bool) -> None:
@@ -127,8 +131,8 @@ class ReplyReader(StreamReader):
     def __init__(self, *, n: int = 1) -> None:
         super().__init__()
         self._n = n
-        self._beginning: LeadingBytesFilter | None = LeadingBytesFilter()  # None once the kind of answer is known
-        self._array: ArrayReader | None = None  # set if the answer is an array
+        self._beginning: LeadingBytesFilter | None = LeadingBytesFilter()  # None once the format is known
+        self._array: ArrayReader | None = None  # set if the response is an array
         self._remainder = TrailingBytes()
         self._candidates: dict[int, _IncomingCandidate] = {}
         self._blocked = False
@@ -148,8 +152,8 @@ class ReplyReader(StreamReader):
         found = answer.feed(data)
         for event in found:
             self._event(event, events)
-        # A bare error between the events is not an event. It matters only if the answer is truncated, so `_end` looks
-        # for it.
+        # A bare error between the events is not an event. It matters only if the stream is truncated, so `_end`
+        # searches for it.
         if answer.stream is not None:
             self._remainder.feed(data, ends=bool(found))
         if answer.error is not None:
@@ -192,7 +196,7 @@ class ReplyReader(StreamReader):
         if fields.get("error"):
             self._fail(wire.upstream_error(fields), events)
             return
-        # Later counts replace earlier ones: every chunk has counts, and only the last ones are final.
+        # Every chunk contains token counts, but only the last ones are final, so later counts replace earlier ones.
         counts = _field(fields, "usageMetadata", "usage_metadata")
         if isinstance(counts, dict):
             self._counts = counts
@@ -240,7 +244,7 @@ class ReplyReader(StreamReader):
         candidates = [self._candidates[index] for index in sorted(self._candidates)]
         if self._blocked and not candidates:
             candidates = [_IncomingCandidate(index, reason=Reason.FILTER) for index in range(self._n)]
-        # Gemini sends no end marker: the reply is complete if every candidate has its reason.
+        # Gemini sends no end marker: the reply is complete if every candidate has a finish reason.
         if not candidates or not (marked or all(candidate.reason for candidate in candidates)):
             self._fail(self._remainder.error() or self._broken_off(), events)
             return
@@ -292,7 +296,7 @@ def _part(part: JsonObject, candidate: _IncomingCandidate, events: Events) -> No
 
 
 def _field(fields: JsonObject, camel: str, snake: str) -> Json:
-    """Return the value under the camel-case key, or under the snake-case one if the former is absent."""
+    """Return the value under the camel-case key, or under the snake-case key if the camel-case one is absent."""
     return fields[camel] if camel in fields else fields.get(snake)
 
 

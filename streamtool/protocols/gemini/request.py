@@ -1,9 +1,9 @@
 """Reader for the request bodies of Gemini's `generateContent` and `countTokens`.
 
-The path names the model and selects streaming (`addresses`); a body may name the model too. Keys may be in camel case
-or snake case. Calls and results may lack ids; a result then names its function and answers the oldest unanswered call
-to it (`pairing`). The parts of a turn are read in `parts`, and schemas in `schemas`. Source: the reference of the
-Gemini API and the request types of google-genai 3.4.
+The path names the model and selects streaming (`addresses`); the body may name the model too. Keys may be in camel case
+or snake case. Calls and results may lack ids; a result without an id answers the oldest unanswered call to the function
+that it names (`pairing`). The parts of a turn are read by `parts`, and schemas by `schemas`. Source: the reference of
+the Gemini API and the request types of google-genai 3.4.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,18 +49,20 @@ _MEDIUM: Final = 16384
 
 
 def read_request(body: bytes, limits: LimitSettings, *, model: str = "", stream: bool = False) -> Conversation:
-    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, whose `param` names the invalid
+    field.
+    """
     conversation = _conversation(
         camel_case_keys(body_fields(body, limits)), limits, len(body), model=model, stream=stream
     )
     for call in unanswered_calls(conversation.messages):
-        sentence = f"The call to {shown(call.name)} has no result: answer it with a `functionResponse` part."
+        sentence = f"The call to {shown(call.name)} has no result: add a `functionResponse` part for it."
         raise refused("contents", sentence)
     return conversation
 
 
 def read_count(body: bytes, limits: LimitSettings, *, model: str = "") -> Conversation:
-    """Return the conversation to count tokens for; its calls may be unanswered. Raises the same errors as
+    """Return the conversation whose tokens are to be counted. Its calls may be unanswered. Raises the same errors as
     `read_request`.
     """
     raw = camel_case_keys(body_fields(body, limits))
@@ -70,7 +72,8 @@ def read_count(body: bytes, limits: LimitSettings, *, model: str = "") -> Conver
 
 
 def read_unread(body: bytes, limits: LimitSettings, *, model: str = "", stream: bool = False) -> Conversation | None:
-    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
+    """Return a conversation without messages for a body that `read_request` rejects, or None if the body involves
+    tools.
 
     A request without tools is forwarded verbatim, because the upstream may understand it.
     """
@@ -111,7 +114,7 @@ def _conversation(raw: Fields, limits: LimitSettings, size: int, *, model: str, 
 
 
 def _contents(value: Json) -> Sequence[Json]:
-    """Return the turns. A single turn may be given without a list, and text without a turn."""
+    """Return the turns. A single turn does not have to be in a list, and text does not have to be in a turn."""
     if isinstance(value, str):
         return [{"parts": [{"text": value}]}]
     return [value] if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -154,7 +157,7 @@ def _tool(fields: Fields, place: str, limits: LimitSettings, size: int) -> Tool:
 
 
 def _with_choice(conversation: Conversation, value: Json) -> Conversation:
-    """Return `conversation` with its `ToolChoice`, after checking that it names only functions of the request."""
+    """Return `conversation` with its `ToolChoice` set, after checking that it names only functions in the request."""
     place = "toolConfig.functionCallingConfig"
     config = camel_case_keys(object_at(value, "toolConfig")).get("functionCallingConfig") if value is not None else None
     given = camel_case_keys(object_at(config, place)) if config is not None else {}
@@ -198,7 +201,7 @@ def _options(raw: Fields) -> Options:
 
 
 def _thinking(value: Json) -> tuple[str | None, bool | None]:
-    """Return the effort equivalent to a thinking level or budget, and whether thinking is enabled."""
+    """Return the effort that corresponds to a thinking level or budget, and whether thinking is enabled."""
     config = camel_case_keys(value) if isinstance(value, dict) else {}
     match config:
         case {"thinkingLevel": str(level)} if level.upper() in ("MINIMAL", "LOW", "MEDIUM", "HIGH"):

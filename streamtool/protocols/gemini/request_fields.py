@@ -1,6 +1,6 @@
-"""Decisions about the fields of a request, and of a function in it. A test compares the names with the SDK's.
+"""Treatment of request fields and function fields. A test compares the field names with the SDK's.
 
-Members of `generationConfig` are named `generationConfig.member`. Fields that hold options are added from the option
+Members of `generationConfig` are named `generationConfig.member`. Fields that contain options are added from the option
 table. Source: the request types of google-genai 3.4.
 """
 
@@ -12,7 +12,7 @@ from streamtool.protocols.decisions import HONORED, NATIVE, PASSED, Field, Reque
 REQUEST_FIELDS: Final = RequestFields(
     "gemini",
     {
-        "model": HONORED.with_note("the path names it"),
+        "model": HONORED.with_note("specified in the path"),
         "contents": HONORED,
         "systemInstruction": HONORED,
         "tools": HONORED,

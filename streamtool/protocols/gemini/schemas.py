@@ -1,6 +1,6 @@
-"""Conversion of Gemini's schemas, which write types in capitals, to JSON Schema.
+"""Conversion of Gemini's schemas, in which types are in capitals, to JSON Schema.
 
-They follow OpenAPI 3.0: `nullable` replaces the type `null`, and length limits are strings because they are 64-bit
+The schemas follow OpenAPI 3.0: `nullable` replaces the type `null`. Length limits are strings, because they are 64-bit
 integers. Source: the type `Schema` of google-genai 3.4.
 """
 
@@ -14,11 +14,11 @@ _NO_COUNTERPART: Final = frozenset({"propertyOrdering", "example", "nullable"})
 """Keys that are dropped or converted, because JSON Schema has no key of that name."""
 _COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
 _NAMED: Final = frozenset({"properties", "$defs", "defs"})
-"""Fields that map names to schemas."""
+"""Keys whose values map names to schemas."""
 
 
 def json_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the schema as JSON Schema. A schema that already is JSON Schema is unchanged."""
+    """Return the schema as JSON Schema. A schema that is already JSON Schema is unchanged."""
     fields = camel_case_keys(schema)
     written = {key: _field(key, value) for key, value in fields.items() if key not in _NO_COUNTERPART}
     if written.get("type") == "type_unspecified":

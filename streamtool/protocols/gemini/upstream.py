@@ -1,12 +1,12 @@
 """Writer for the request bodies of Gemini's `generateContent`.
 
-The roles are `user` and `model`, and they alternate: adjacent turns of the same role are merged. Leading system
-messages become the `systemInstruction`; later ones become part of the user's turn, because the protocol has no other
-place for them. Empty turns are omitted. Results are `functionResponse` parts of the user's turn and name the function.
-A call is sent with its original signature. Models from Gemini 3 on reject a call without a signature; if it is unknown
-because another model made the call or a client lost it, the placeholder that the protocol defines for this case is
-sent. Among parallel calls, only the first has a signature. Source: the guide to thought signatures (the FAQ at its
-end).
+The roles `user` and `model` alternate: adjacent turns with the same role are merged. Leading system messages become the
+`systemInstruction`; later ones become part of the user's turn, because the protocol cannot express them in any other
+way. Empty turns are omitted. Results are `functionResponse` parts of the user's turn and name the function. A call is
+sent with its original signature. Gemini 3 and later models reject a call without a signature; if the signature is
+unknown because another model made the call or the client dropped the signature, the placeholder that the protocol
+defines for this case is sent. Among parallel calls, only the first has a signature. Source: the FAQ in the guide to
+thought signatures.
 """
 
 import re
@@ -33,15 +33,15 @@ from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
 HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""Headers of every request."""
+"""Headers to send with every request."""
 KEY_HEADER: Final = b"x-goog-api-key"
-"""Header that carries the key."""
+"""Header that carries the API key."""
 MODELS_PATH: Final = "/v1beta/models"
 
 _OURS: Final = frozenset({"model", "contents", "systemInstruction", "generationConfig", "tools", "toolConfig"})
 """Body fields built from the conversation; all others are forwarded."""
 _FORMAT: Final = frozenset({"responseMimeType", "responseSchema", "responseJsonSchema"})
-"""Fields of `generationConfig` that define the format of the answer."""
+"""Fields of `generationConfig` that define the format of the reply."""
 _PREFIX: Final = "models/"
 _OPTIONS: Final = writing("gemini")
 _BUDGETS: Final = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
@@ -67,13 +67,13 @@ def read_models(body: bytes) -> list[str]:
     raise ValueError("not a list of models")
 
 
-def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:  # noqa: ARG001  the path contains both
+def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:  # noqa: ARG001  the path selects streaming
     """Return the JSON body of the request for the next reply."""
     raw = conversation.raw if conversation.protocol == "gemini" else {}
     if raw and not conversation.messages:  # the request could not be parsed
         return wire.encode_request(raw)
     if not conversation.messages:
-        raise RequestError("A request to Gemini needs at least one message.", param="messages")
+        raise RequestError("A request to Gemini must contain at least one message.", param="messages")
     system, contents = _turns(conversation.messages, model, same=bool(raw))
     body: dict[str, Json] = {"contents": contents, **{key: raw[key] for key in raw.keys() - _OURS}}
     if system:
@@ -101,13 +101,13 @@ def write_count_request(conversation: Conversation, model: ModelSettings) -> byt
 
 
 def read_count_reply(body: bytes) -> int | None:
-    """Return the number of tokens; None if the upstream did not report it."""
+    """Return the number of tokens, or None if the upstream did not report it."""
     return wire.count_in(body, "totalTokens")
 
 
 def _turns(messages: Sequence[Message], model: ModelSettings, *, same: bool) -> tuple[Json, list[dict[str, Json]]]:
-    """Return the value of `systemInstruction`, and the turns. Unmodified messages of this protocol (`same`) are written
-    verbatim.
+    """Return the value of `systemInstruction`, and the turns. `same` means that the conversation was read from this
+    protocol; its unmodified messages are written verbatim.
     """
     leading = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     system: Json = None
@@ -151,7 +151,7 @@ def _config(conversation: Conversation, raw: Mapping[str, Json]) -> dict[str, Js
 
 
 def _schema(conversation: Conversation) -> Json:
-    """Return the JSON Schema that the whole reply must match, if any."""
+    """Return the JSON Schema that the entire reply must match, if there is one."""
     if conversation.forcing is not None and conversation.forcing.way == "schema":
         return conversation.forcing.value
     output = conversation.options.output
@@ -189,7 +189,7 @@ def _tools(tools: Sequence[Tool], choice: ToolChoice) -> dict[str, Json]:
 def _message(message: Message, names: Mapping[str, str], unsigned: str | None) -> Iterator[dict[str, Json]]:
     """Yield the parts for one message; `names` maps call ids to function names.
 
-    `unsigned` is the signature for the first call if it has none.
+    `unsigned` is the signature for the first call if that call has none.
     """
     for result in message.results:
         yield from _result(result, result.name or names.get(result.id, result.id))
@@ -201,7 +201,7 @@ def _message(message: Message, names: Mapping[str, str], unsigned: str | None) -
 
 
 def _result(result: ToolResult, name: str) -> Iterator[dict[str, Json]]:
-    """Yield a result: its text under a key for success or error, followed by its other content as parts."""
+    """Yield the parts for a result: its text under the key `output` or `error`, followed by its media."""
     text = "\n".join(part.text for part in result.content if isinstance(part, TextPart))
     response = {"error" if result.error else "output": text}
     yield {"functionResponse": {"id": result.id, "name": name, "response": response}}

@@ -1,14 +1,16 @@
 """Writer for a stream of Gemini's `generateContent` replies.
 
-Guarantees to the client, whatever the upstream did: every chunk has the model, the id, and candidates with content,
-role and index; a part is text, a thought or one complete call; only the last chunk has the usage and the finish
-reasons, one for each candidate; a failed reply ends in an error instead. A call with truncated arguments is dropped;
-the finish reason is then `MALFORMED_FUNCTION_CALL`, or the cause of the truncation.
+Guarantees to the client, whatever the upstream sends:
+- Every chunk contains the model, the id, and candidates with content, role and index.
+- A part is text, a thought or one complete call. A call with truncated arguments is dropped; the finish reason is then
+  `MALFORMED_FUNCTION_CALL`, or the reason for the truncation.
+- Only the last chunk contains usage and finish reasons, with one reason for each candidate.
+- If the reply fails, an error replaces the last chunk.
 
-Theory of operation. A text chunk is a constant prefix, one JSON string and a constant suffix. A call is buffered until
-it is complete, because its arguments are sent as an object; text continues to flow meanwhile. Whitespace after a call
-is buffered until text follows. The last chunk waits for the usage, which arrives after the finish. An array contains
-the same chunks, separated by commas and enclosed in brackets instead of being sent as events.
+Theory of operation. A text chunk consists of a constant prefix, one JSON string and a constant suffix. A call is
+buffered until it is complete, because its arguments are sent as an object. Whitespace after a call is buffered until
+text follows. The last chunk is delayed until the usage is known, which the upstream reports after the finish. An array
+contains the same chunks, separated by commas and enclosed in brackets instead of being sent as events.
 """
 
 from collections.abc import Iterable
@@ -41,8 +43,8 @@ from streamtool.protocols.shared.stream import (
 )
 
 KEEPALIVE: Final = b"\n"
-"""Bytes that may be sent while the upstream is silent: a blank line, because Google's Python client parses comments as
-JSON.
+"""Bytes that may be sent while the upstream is silent: a blank line rather than a comment, because Google's Python
+client tries to parse comments as JSON.
 """
 
 
@@ -56,7 +58,7 @@ class _OutgoingCandidate:
     call: ReplyCallStart | None = None
     """Call that is being buffered, if any."""
     arguments: bytearray = Factory(bytearray)
-    """Arguments of that call, in one buffer, because a list of pieces takes ten times the memory."""
+    """Arguments of the buffered call, in one buffer, because a list of pieces takes ten times as much memory."""
     cut: bool = False
     """Whether a call is incomplete."""
     finish: ReplyFinish | None = None
@@ -65,7 +67,7 @@ class _OutgoingCandidate:
     """Bytes that follow the candidate's parts in each chunk."""
 
     def drop_call(self) -> None:
-        """Drop the open call, if any, as truncated."""
+        """Drop the open call, if there is one, and record that a call was truncated."""
         if self.call is not None:
             self.cut, self.call = True, None
             self.arguments = bytearray()
@@ -74,7 +76,7 @@ class _OutgoingCandidate:
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply, as events.
 
-    `id` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange.
+    `id` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange.
     """
 
     __slots__ = ("_candidates", "_name", "_started", "_tail", "_usage", "_wanted")
@@ -110,7 +112,8 @@ class ReplyWriter(StreamWriter):
             candidate = self._candidate(event.choice)
             if not text or self._ended or candidate.finish is not None:
                 return
-            # Text truncates a call that is still open: a call is written as one part and cannot be continued later.
+            # Text truncates a call that is still open, because a call is written as one part and cannot be continued
+            # later.
             candidate.drop_call()
             text = candidate.space.feed(text)
             candidate.plain = bool(text)
@@ -132,10 +135,10 @@ class ReplyWriter(StreamWriter):
     _text_prefix: ClassVar[bytes] = BEFORE + b'{"candidates":[{"content":{"parts":[{"text":'
 
     def _part(self, fields: bytes, candidate: _OutgoingCandidate, out: Out) -> None:
-        """Write a chunk with one part, which has these fields."""
+        """Write a chunk with one part; `fields` are the part's JSON fields, without braces."""
         out += (self._text_prefix.removesuffix(b'"text":'), fields, candidate.suffix)
 
-    def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  nothing is sent for it
+    def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  nothing is sent yet
         if not self._started:
             self._started = True
             name = merge_start(event, self._name)
@@ -154,7 +157,7 @@ class ReplyWriter(StreamWriter):
 
     def _open_call(self, event: ReplyCallStart, out: Out) -> None:  # noqa: ARG002  as above
         candidate = self._candidate(event.choice)
-        # Calls never overlap: a new call drops one that has not ended.
+        # Calls never overlap: a new call causes an unfinished one to be dropped.
         if candidate.finish is None:
             candidate.drop_call()
             candidate.call = event
@@ -187,14 +190,13 @@ class ReplyWriter(StreamWriter):
         self._usage = usage
 
     def _end(self, out: Out) -> None:
-        # The last chunk contains all finish reasons and the usage, so the candidates are finished here and not in
-        # `_finish`.
+        # The last chunk contains all finish reasons and the usage, so it is written here and not in `_finish`.
         last = []
         for index, candidate in sorted(self._candidates.items()):
             if candidate.finish is None:
                 break
             reason = finish_reason(candidate.finish.reason, cut=candidate.cut)
-            # The last chunk has an empty text part, because chat sessions of the SDKs drop a reply without parts.
+            # The last chunk contains an empty text part, because the SDKs' chat sessions drop a reply without parts.
             last.append({"content": {"parts": [EMPTY], "role": "model"}, "finishReason": reason, "index": index})
         if not last or len(last) < max(self._wanted, len(self._candidates)):
             self._fail(no_reason_error(), out)
@@ -230,13 +232,10 @@ class ArrayWriter(ReplyWriter):
         self._begun = False
 
     def feed(self, events: Iterable[ReplyEvent]) -> bytes:
-        """Return the bytes for `events`; see the base class. The first element has no comma before it, and the last one
-        closes the array.
-        """
+        """Return the bytes for `events`; see the base class. The array's opening and closing brackets are included."""
         over = self._ended
         data = super().feed(events)
-        # Every chunk begins with a comma, including an error, so the opening bracket replaces the comma of the first
-        # chunk.
+        # Every chunk, including an error, begins with a comma, so the opening bracket replaces the first chunk's comma.
         if data and not self._begun:
             self._begun = True
             data = b"[" + data.removeprefix(self.BEFORE)

@@ -1,10 +1,10 @@
 """Anthropic Messages (`POST /v1/messages`), for both clients and upstreams.
 
-`request` reads a client's request (its messages in `content`, its typed tools in `typed_tools`, its toolsets in
-`toolsets`), `upstream` writes a request to an upstream (message contents in `parts`), `reader` reads the upstream's
-reply, and `writer` and `complete` write the reply to the client. Field names of this protocol appear only in this
-package. Sources: the Anthropic API reference; the types of anthropic-python 2.12 and @anthropic-ai/sdk 1.11; the stream
-handling of their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM.
+`request` reads a client's request (`content` reads its messages, `tools` its tools, `typed_tools` and `toolsets` its
+typed tools), `upstream` writes a request to an upstream (`parts` writes message contents), `reader` reads the
+upstream's reply, and `writer` and `complete` write the reply to the client. Field names of this protocol appear only in
+this package. Sources: the Anthropic API reference; the types of anthropic-python 2.12 and @anthropic-ai/sdk 1.11; the
+stream handling in the SDKs' helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM.
 """
 
 from streamtool.protocols.messages.complete import write_complete, write_count, write_error
@@ -27,12 +27,12 @@ from streamtool.protocols.shared.stream import BREAK, COMPLETE_HEADERS, KEEPALIV
 
 NAME = "messages"
 REPLY_ID = "msg_"
-"""Prefix of a reply's id."""
+"""Prefix of reply ids."""
 CALL_ID = "toolu_"
-"""Prefix of a call's id."""
+"""Prefix of call ids."""
 REQUEST_ID = b"request-id"
 """Header that carries the request id."""
 STREAMED_ERRORS = frozenset[str]()
 """Error codes that clients recognize only inside a stream, not in an HTTP error response."""
 store_entries = None
-"""Requests of this protocol never refer to an earlier reply."""
+"""None, because requests in this protocol never refer to earlier replies."""

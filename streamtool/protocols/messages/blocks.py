@@ -1,12 +1,12 @@
 """Reader for the content blocks of an upstream's Messages reply: text, thinking and calls.
 
 Facts about upstreams:
-- Only one call is open at a time: events of other blocks that arrive before it ends are queued by block. The queue
-  stays empty if the upstream closes each block before the next, as it should.
-- A call without arguments may be complete or truncated. Only the next event shows which, so the end of such a call is
-  delayed until then.
+- Only one call is open at a time: events of other blocks that arrive before the call ends are queued by block. The
+  queue stays empty if the upstream closes each block before the next, as it should.
+- A call without arguments may be complete or truncated. Only the next event shows whether it is complete, so the end of
+  such a call is delayed until the next event.
 - The event that begins a block may contain text, or the whole input of a call.
-- A piece may end in the middle of a character (`wire.Joiner`).
+- A piece of text may end in the middle of a character, which `wire.Joiner` handles.
 """
 
 from typing import Final
@@ -29,20 +29,20 @@ class _ToolUse:
     """Unfinished call."""
 
     block: Json
-    """Index of its block."""
+    """Index of the call's block."""
     number: int
     input: str
-    """Complete input from the event that began the block, used if no deltas follow."""
+    """Complete input from the event that began the block, or "". It is used if no deltas follow."""
     pieces: list[str] = Factory(list)
     joiner: wire.Joiner = Factory(wire.Joiner)
     stopped: bool = False
-    """Whether its block has ended without any arguments."""
+    """Whether the call's block has ended without any arguments."""
 
 
 class BlockReader:
     """Reader for the block events of one reply.
 
-    `prefix` is the beginning of an event that contains only text of the open block; None if no text block is open.
+    `prefix` is the beginning of an event that contains only text of the open block, or None if no text block is open.
     `full` means that the buffer limit was exceeded.
     """
 
@@ -55,7 +55,7 @@ class BlockReader:
         self._thoughts = wire.Joiner()
         self._call: _ToolUse | None = None
         self._calls = 0
-        self._queued: dict[Json, list[JsonObject]] = {}  # events of blocks other than the open call's, by block
+        self._queued: dict[Json, list[JsonObject]] = {}  # events of blocks other than the open call's, by block index
         self._draining = False  # whether queued events are being read
         self._buffered = 0  # buffered characters: the open call's arguments, and everything queued until it ends
 
@@ -100,7 +100,7 @@ class BlockReader:
 
     def _open(self, block: JsonObject, index: Json, events: Events) -> None:
         self._flush(events)
-        if self._call is not None:  # the same index again, without a stop event in between
+        if self._call is not None:  # a new block with the same index, without a stop event in between
             self._end_call(self._call, events, cut=False)
         kind = block.get("type")
         self.prefix = _TEXT % index if kind == "text" and isinstance(index, int) and index >= 0 else None
@@ -141,7 +141,7 @@ class BlockReader:
             self._end_call(call, events, cut=False)
             self._drain_queue(events)
         else:
-            # No arguments so far: only the next event or the stop reason shows whether the call takes none or was
+            # No arguments so far: only the next event or the stop reason shows whether the call has no arguments or was
             # truncated.
             call.stopped = True
             if self._queued:
@@ -175,14 +175,16 @@ class BlockReader:
             self._keep(len(text))
 
     def _may_leave(self, call: _ToolUse, events: Events) -> bool:
-        """Return whether events outside the open call may be emitted now. If the open call is complete, end it."""
+        """Return whether events that do not belong to the open call may be emitted. If the call is complete, end it
+        first.
+        """
         if not call.stopped and (self._queued or not wire.is_object("".join(call.pieces))):
             return False
         self._end_call(call, events, cut=False)
         return True
 
     def _drain_queue(self, events: Events) -> None:
-        """Read the queue after a call has ended, block by block, until the next call is open."""
+        """Read the queued events, block by block, until the next call is open."""
         if self._draining:
             return
         self._draining = True

@@ -31,7 +31,7 @@ _KINDS: Final = {
 }
 _SPACE: Final = r"[ \t\r\n]*"
 NO_THREADS: Final = "thread_unsupported_request"
-"""Error code that makes the SDKs send the whole conversation again."""
+"""Error code that makes the SDKs resend the entire conversation."""
 
 
 def stop_fields(reason: Reason, stop_sequence: str | None, *, calls: bool, cut: bool) -> dict[str, Json]:
@@ -52,7 +52,7 @@ def stop_fields(reason: Reason, stop_sequence: str | None, *, calls: bool, cut: 
 
 
 def usage_fields(usage: Usage) -> dict[str, Json]:
-    """Return the token usage as an object; unknown counts are 0. In this protocol, input tokens exclude cached ones."""
+    """Return the token usage as an object; unknown counts are 0. In this protocol, input tokens exclude cache reads."""
     return {
         "input_tokens": max(0, usage.input - usage.cached),
         "cache_creation_input_tokens": 0,
@@ -63,7 +63,7 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
 
 
 def toolsets_of(conversation: Conversation) -> dict[str, str]:
-    """Return the toolset of each tool that belongs to one."""
+    """Return a mapping from the name of each toolset member to the name of its toolset."""
     return {tool.name: tool.namespace for tool in conversation.tools if tool.namespace}
 
 
@@ -87,7 +87,7 @@ def write_complete(
 ) -> bytes:
     """Return the JSON body of a complete reply; the reply's own id and model override the arguments.
 
-    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply cannot be written as a complete one.
     """
     choice = reply.whole()[0]
     cut = any(not call.complete for call in choice.calls)
@@ -104,7 +104,7 @@ def write_complete(
 
 
 def _content(choice: Choice, conversation: Conversation) -> list[Json]:
-    """Return the blocks of a reply, without whitespace-only text after a call."""
+    """Return the blocks of a reply, except for whitespace-only text after a call."""
     blocks: list[Json] = []
     groups = toolsets_of(conversation)
     for part in drop_blank_text(choice.parts):
@@ -119,7 +119,7 @@ def _content(choice: Choice, conversation: Conversation) -> list[Json]:
 
 
 def _input(call: ReplyCall) -> Json:
-    """Return the arguments verbatim; if the call is truncated, only its complete members."""
+    """Return the call's arguments, or only the complete members if the call is truncated."""
     text = wire.repaired(call.arguments).strip()
     if not call.complete:
         return _whole_members(text)
@@ -127,7 +127,7 @@ def _input(call: ReplyCall) -> Json:
 
 
 def _whole_members(text: str) -> dict[str, Json]:
-    """Return the members of an object that precede the point of truncation."""
+    """Return the members of a truncated JSON object that are complete."""
     members: dict[str, Json] = {}
     scan = json.JSONDecoder().raw_decode
     at = _after(text, 0, "{")
@@ -142,18 +142,20 @@ def _whole_members(text: str) -> dict[str, Json]:
             if at or _after(text, end, "}"):
                 members[str(key)] = value
     except (ValueError, RecursionError):
-        pass  # truncated here
+        pass  # the object is truncated here
     return members
 
 
 def _after(text: str, at: int, mark: str) -> int:
-    """Return the position after the mark and the whitespace around it; 0 if something else is at `at`."""
+    """Return the position after the mark and the whitespace around it, or 0 if the mark does not follow at `at`."""
     found = re.compile(_SPACE + re.escape(mark) + _SPACE).match(text, at)
     return found.end() if found else 0
 
 
 def error_fields(error: StreamtoolError) -> dict[str, Json]:
-    """Return the error event of this protocol. It has no field for `error.param`, so the message includes it."""
+    """Return the error event in this protocol's format, which has no field for `error.param`; the message includes the
+    parameter instead.
+    """
     message = f"{error.param}: {error.message}" if error.param and error.status < 500 else error.message
     kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     fields: dict[str, Json] = {"type": kind, "message": message}

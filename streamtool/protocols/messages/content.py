@@ -1,8 +1,9 @@
 """Reader for the messages of a request: text, images, calls, results and reasoning.
 
-Oddities are accepted (null content, results without content, unknown kinds of blocks); meaningless input is a
-`RequestError` whose `param` names the place. Two things are removed from a message's `raw` because the origin rejects
-them: reasoning that streamtool signed because its upstream had sent no signature, and blank text of an earlier reply.
+Oddities are accepted (null content, results without content, unknown types of blocks); meaningless input raises a
+`RequestError` whose `param` names the invalid field. Two kinds of blocks are removed from a message's `raw` because the
+origin rejects them: reasoning that streamtool signed because its upstream had sent no signature, and blank text from an
+earlier reply.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from streamtool.protocols.shared import wire
 from streamtool.protocols.shared.fields import flag, list_of, media, object_at, refused, shown, string, words
 
 SIGNATURE: Final = "streamtool"
-"""Signature given to unsigned reasoning; a block with this signature is never sent to an upstream."""
+"""Signature that is added to unsigned reasoning. A block with this signature is never sent to an upstream."""
 
 
 def read_messages(value: Json) -> tuple[Message, ...]:
@@ -22,7 +23,7 @@ def read_messages(value: Json) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
         raise refused("messages", "A non-empty list of messages is required.")
     messages: list[Message] = []
-    names: dict[str, str] = {}  # names of the calls so far, by id
+    names: dict[str, str] = {}  # names of the calls seen so far, by id
     for position, item in enumerate(value):
         place = f"messages[{position}]"
         fields = object_at(item, place)
@@ -43,7 +44,7 @@ def read_messages(value: Json) -> tuple[Message, ...]:
 
 
 def read_system(value: Json) -> tuple[Message, ...]:
-    """Return the message in `system`; () if it has no content. The message's `raw` contains only that body field."""
+    """Return the message in `system`, or () if it has no content. The message's `raw` contains only that body field."""
     parts = _parts(value, "system") if value is not None else ()
     return (Message("system", parts, raw=({"system": value},)),) if parts else ()
 
@@ -75,7 +76,7 @@ def _assistant(fields: Fields, place: str) -> Message:
                 thought = block.get("thinking")
                 reasoning.append(thought if isinstance(thought, str) else "")
             case "redacted_thinking":
-                pass  # only the origin can read it
+                pass  # encrypted: only the origin can read it
             case "tool_result":
                 raise refused(f"{inside}.type", "A tool_result belongs in a user message.")
             case _:
@@ -86,7 +87,7 @@ def _assistant(fields: Fields, place: str) -> Message:
 
 
 def _without_own_blocks(fields: Fields) -> tuple[Fields, ...]:
-    """Return the message in a form that may be sent back to the origin; () if nothing is left of it."""
+    """Return the message without the blocks that must not be sent to the origin, or () if no other blocks remain."""
     content = fields.get("content")
     if isinstance(content, str):
         return (fields,) if content.strip() else ()
@@ -111,7 +112,7 @@ def _call(block: Fields, place: str) -> ToolCall:
     value = block.get("input")
     if value is None:
         arguments = "{}"
-    elif isinstance(value, str):  # not valid at the origin, but unambiguous
+    elif isinstance(value, str):  # invalid at the origin, but unambiguous
         arguments = value if value.strip() else "{}"
     else:
         arguments = wire.encode(object_at(value, f"{place}.input", "A tool's input must be an object.")).decode()
@@ -131,7 +132,7 @@ def _result(block: Fields, place: str, names: Mapping[str, str]) -> ToolResult:
 
 
 def _blocks(value: Json, place: str) -> list[tuple[Fields, str]]:
-    """Return the content's blocks, each with its place; a string is one text block."""
+    """Return the content's blocks, each with its location in the request. A string becomes one text block."""
     if isinstance(value, str):
         return [({"type": "text", "text": value}, place)]
     if isinstance(value, Mapping):  # one block without a list
@@ -143,7 +144,7 @@ def _blocks(value: Json, place: str) -> list[tuple[Fields, str]]:
         inside = f"{place}[{number}]"
         block = {"type": "text", "text": item} if isinstance(item, str) else object_at(item, inside)
         if not isinstance(block.get("type"), str):
-            raise refused(f"{inside}.type", "A block needs a `type`: text, image, tool_use, tool_result …")
+            raise refused(f"{inside}.type", "A block must have a `type`: text, image, tool_use, tool_result …")
         found.append((block, inside))
     return found
 
@@ -153,8 +154,8 @@ def _parts(value: Json, place: str) -> tuple[Part, ...]:
 
 
 def _part(block: Fields, place: str) -> tuple[Part, ...]:
-    """Return the content of a block: usually one part, none if the block is empty, several if it contains other
-    blocks.
+    """Return the content of a block: usually one part, no part if the block is empty, or several parts if it contains
+    other blocks.
     """
     match block.get("type"):
         case "text":

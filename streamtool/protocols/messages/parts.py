@@ -1,4 +1,4 @@
-"""Writer for message parts as blocks. A part that this protocol has no block for becomes a placeholder (`[audio]`)."""
+"""Writer for message parts as blocks. A part that this protocol cannot express becomes a placeholder (`[audio]`)."""
 
 import base64
 import binascii
@@ -14,16 +14,15 @@ _IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
 def blocks_of(parts: Iterable[Part], *, same: bool, text_only: bool = False) -> list[Block]:
-    """Return the parts as blocks, without blank text, which the origin rejects.
+    """Return the parts as blocks. Blank text is omitted, because the origin rejects it.
 
-    `same` means that the parts were read from this protocol; `text_only` means that only text and the origin's own
-    kinds of blocks are valid.
+    `same` means that the parts were read from this protocol. `text_only` means that images and files are not allowed.
     """
     return [block for part in parts if (block := block_of(part, same=same, text_only=text_only)) is not None]
 
 
 def block_of(part: Part, *, same: bool, text_only: bool = False) -> Block | None:
-    """Return the part as a block; None if it is blank."""
+    """Return the part as a block, or None if it is blank."""
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text} if part.text.strip() else None
     if same and not (text_only and part.kind in ("image", "file")):

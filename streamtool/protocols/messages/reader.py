@@ -1,9 +1,9 @@
-"""Reader for an upstream's Messages reply, tolerant of deviations.
+"""Tolerant reader for an upstream's Messages reply.
 
-Theory of operation. A whole reply takes the same path as a stream: its message begins, each of its blocks begins and
-ends, and its stop reason arrives. The usual event, a piece of text of the open block, is recognized by its first and
-last bytes, and only its text is decoded. If such an event is spelled differently, it is decoded completely; it still
-carries its own bytes if it contains nothing else. Block contents are read by `blocks`.
+Theory of operation. A whole reply is read like a stream in which each block has a start event and a stop event. The
+most common event, which contains only text of the open block, is recognized by its first and last bytes, and only its
+text is decoded. A text event that is formatted differently is decoded completely, but its original bytes are still
+passed on for forwarding if it contains nothing else. Block contents are read by `blocks`.
 """
 
 from typing import Final
@@ -62,7 +62,7 @@ class ReplyReader(StreamReader):
         return events
 
     def close(self) -> Events:
-        """Return the events at the end of the answer; a truncated reply ends in a `ReplyFailure`."""
+        """Return the events at the end of the reply; a truncated reply ends with a `ReplyFailure`."""
         self._quick = None
         return super().close()
 
@@ -81,8 +81,8 @@ class ReplyReader(StreamReader):
     # --- an event stream
 
     def _forwardable(self, fields: JsonObject) -> str | None:
-        """Return the text of an event that contains nothing else; None for any other event, or if a character is
-        incomplete.
+        """Return the text of an event that contains nothing else, or None for any other event or if an incomplete
+        character is buffered.
         """
         delta = fields.get("delta")
         if len(fields) != 3 or type(delta) is not dict or len(delta) != 2:
@@ -103,7 +103,7 @@ class ReplyReader(StreamReader):
         kind = fields.setdefault("type", name)
         match kind:
             case "content_block_delta" | "content_block_start" | "content_block_stop":
-                # Some servers send blocks without `message_start`; the first block then begins the reply.
+                # Some servers send blocks without `message_start`; in that case, the first block begins the reply.
                 self._start({}, events)
                 self._block(fields, events)
             case "message_start":
@@ -128,14 +128,15 @@ class ReplyReader(StreamReader):
         self._started = True
         identity, model = (message.get(key) for key in ("id", "model"))
         self._count(message)
-        # `message_start` already contains the input tokens, which the writer repeats in the client's `message_start`.
+        # `message_start` already contains the number of input tokens, which the writer includes in the client's
+        # `message_start`.
         usage = self.usage
         events.append(
             ReplyStart(nonempty_string(identity), None, nonempty_string(model), 0 if usage is None else usage.input)
         )
 
     def _count(self, fields: JsonObject) -> None:
-        """Update the usage. A count that is missing, or 0 because it is unknown, keeps its previous value."""
+        """Update the usage. A count in `_COUNTS` retains its previous value if the new one is missing or 0."""
         usage = fields.get("usage")
         if not isinstance(usage, dict):
             return
@@ -174,7 +175,8 @@ class ReplyReader(StreamReader):
             return
         self._start({}, events)
         reason = self._reason or Reason.STOP
-        # Open and queued blocks must end before the finish. `cut` decides whether a call without arguments is complete.
+        # Open and queued blocks must end before the finish. `cut` determines whether a call without arguments is
+        # complete.
         self._blocks.close(events, cut=reason in (Reason.LENGTH, Reason.FILTER))
         if self._blocks.full:  # the queue was too large
             self._fail(too_large_error(), events)

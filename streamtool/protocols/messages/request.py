@@ -1,7 +1,7 @@
 """Reader for Messages request bodies, including requests to count tokens.
 
-The reader is as tolerant as real agents require: `cache_control` and all unknown keys are ignored. Source: the API
-reference and the request types of anthropic-python 2.12.
+The reader is tolerant: `cache_control` and all unknown keys are ignored. Source: the API reference and the request
+types of anthropic-python 2.12.
 """
 
 from typing import Final
@@ -23,10 +23,12 @@ _MEDIUM: Final = 16384
 
 
 def read_request(body: bytes, limits: LimitSettings) -> Conversation:
-    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, whose `param` names the invalid
+    field.
+    """
     raw = body_fields(body, limits)
-    if raw.get("thread") is not None:  # SDKs react to this error by sending the whole conversation
-        sentence = "Conversations are not stored here: send all messages and no `thread`."
+    if raw.get("thread") is not None:  # SDKs react to this error by resending the entire conversation
+        sentence = "Conversations are not stored here: send all messages, without `thread`."
         raise refused("thread", sentence, code=NO_THREADS)
     conversation = _conversation(raw, limits, len(body))
     if conversation.options.max_tokens is None:
@@ -36,7 +38,7 @@ def read_request(body: bytes, limits: LimitSettings) -> Conversation:
 
 
 def read_count(body: bytes, limits: LimitSettings) -> Conversation:
-    """Return the conversation to count tokens for; `max_tokens` may be missing, and calls may be unanswered.
+    """Return the conversation whose tokens are to be counted. `max_tokens` may be missing, and calls may be unanswered.
 
     Raises the same errors as `read_request`.
     """
@@ -44,7 +46,8 @@ def read_count(body: bytes, limits: LimitSettings) -> Conversation:
 
 
 def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
-    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
+    """Return a conversation without messages for a body that `read_request` rejects, or None if the body involves
+    tools.
 
     A request without tools is forwarded verbatim, because the upstream may understand it.
     """
@@ -79,11 +82,11 @@ def _conversation(raw: Fields, limits: LimitSettings, size: int) -> Conversation
 
 
 def _no_open_calls(messages: tuple[Message, ...]) -> None:
-    """Reject a conversation that ends with unanswered calls, because there is nothing to reply to."""
+    """Reject a conversation that ends with unanswered calls, because the model needs their results to reply."""
     for call in unanswered_calls(messages):
         raise refused(
             "messages",
-            f"The call {shown(call.id)} to {shown(call.name)} has no result: answer it with a `tool_result` in a user "
+            f"The call {shown(call.id)} to {shown(call.name)} has no result: add a `tool_result` for it in a user "
             f"message before requesting the next reply.",
         )
 
@@ -96,7 +99,7 @@ def _options(raw: Fields) -> Options:
 
 
 def _effort(raw: Fields) -> str | None:
-    """Return the requested effort, or the effort equivalent to a thinking budget."""
+    """Return the requested effort, or the effort that corresponds to a thinking budget."""
     match raw.get("output_config"):
         case {"effort": str(effort)}:
             return _EFFORTS.get(effort, effort)

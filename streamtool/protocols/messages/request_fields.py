@@ -1,6 +1,6 @@
-"""Decisions about the fields of a request, and of a tool in it. A test compares the names with the SDK's.
+"""Treatment of request fields and tool fields. A test compares the field names with the SDK's.
 
-Fields that hold options are added from the option table. Source: the request types of anthropic-python 2.12.
+Fields that contain options are added from the option table. Source: the request types of anthropic-python 2.12.
 """
 
 from collections.abc import Mapping
@@ -42,10 +42,10 @@ TOOL_FIELDS: Final[Mapping[str, Field]] = {
     "input_schema": HONORED,
     "input_examples": HONORED.with_note("the tool prompt shows the first three"),
     "defer_loading": HONORED.with_note(
-        "the tool is offered when the conversation refers to it, or immediately if only the origin could search"
+        "the tool is offered once the conversation refers to it, or immediately if only the origin could find it"
     ),
     "allowed_callers": HONORED.with_note(
-        "a tool without `direct` is dropped, and logged: only the origin runs programs"
+        "a tool without `direct` is dropped and logged, because only the origin runs programs"
     ),
     "strict": NATIVE,
     "eager_input_streaming": HONORED.with_note("arguments are always streamed as they arrive"),

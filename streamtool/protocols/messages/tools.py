@@ -1,7 +1,7 @@
-"""Reader for the tools of a request and for its tool choice.
+"""Reader for a request's tools and for its tool choice.
 
-Tools that only the origin can run (`web_search_20250305`) are dropped, with a note for the log; typed tools that the
-client runs (`bash_20250124`) get their schema from `typed_tools`. A tool with `defer_loading` is offered once the
+Tools that only the origin can run (such as `web_search_20250305`) are dropped and logged; typed tools that the client
+runs (such as `bash_20250124`) get their schemas from `typed_tools`. A tool with `defer_loading` is offered once the
 conversation refers to it, for example in the references returned by a client-side search tool. The origin's own tool
 search is not available here, so tools that it would find are offered from the beginning.
 """
@@ -30,21 +30,21 @@ from streamtool.protocols.shared.fields import (
 from streamtool.settings import LimitSettings
 
 _SEARCH: Final = "tool_search_tool_"
-"""Prefix of the types of the origin's own tool search."""
+"""Prefix of the types that represent the origin's own tool search."""
 
 
 @frozen
 class ToolOffer:
-    """Tools offered in a request."""
+    """Tools offered in a request, and notes about the others."""
 
     tools: tuple[Tool, ...]
     dropped: tuple[str, ...]
-    """Notes about dropped tools."""
+    """Notes about dropped tools, for the log."""
 
 
 def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
-    """Return the tools offered now: the ones in the body's `tools`, as changed by the messages. `size` is the size of
-    the body in bytes.
+    """Return the tools to offer for the next reply: those in the body's `tools`, with the changes made by the messages.
+    `size` is the size of the body in bytes.
 
     Raises RequestError and TooLargeError.
     """
@@ -94,7 +94,7 @@ class _Known:
 
     @property
     def offered(self) -> tuple[Tool, ...]:
-        """Offered tools, in the order of the request."""
+        """Offered tools, in the order in which the request defines them."""
         return tuple(tool for name, tool in self._tools.items() if name in self._found)
 
 
@@ -117,7 +117,7 @@ def _tool_changes(messages: Json) -> Iterator[Json]:
 def _each(
     given: Sequence[Json], at: str, limits: LimitSettings, size: int, dropped: list[str]
 ) -> Iterator[tuple[Tool, str]]:
-    """Yield each tool with its place; a toolset yields several tools."""
+    """Yield each tool with its location in the request. A toolset yields several tools."""
     check_tool_count(len(given), limits, "tools")
     for position, item in enumerate(given):
         place = f"{at}[{position}]"
@@ -133,7 +133,7 @@ def _each(
 
 
 def _offered(fields: Fields, place: str, limits: LimitSettings, size: int) -> tuple[Tool, ...]:
-    """Return the tools to offer to the model: several for a toolset, none if only the origin can run the tool."""
+    """Return the tools to offer to the model: several for a toolset, or () if only the origin can run the tool."""
     kind = fields.get("type")
     if kind is None or kind == "custom":
         tool = Tool(
@@ -145,14 +145,14 @@ def _offered(fields: Fields, place: str, limits: LimitSettings, size: int) -> tu
         )
         return (tool,)
     if not isinstance(kind, str):
-        raise refused(f"{place}.type", "A tool's type must be a string; custom tools do not need one.")
+        raise refused(f"{place}.type", "A tool's type must be a string; custom tools do not need a type.")
     if "name" in fields:
         tool_name(fields, place, limits)
     return tools_of(kind, fields)
 
 
 def tool_names(fields: Fields) -> tuple[str, ...]:
-    """Return the names that a tool of the body was given when it was read."""
+    """Return the names of the tools in an entry of the body's `tools`, as the model knows them."""
     kind, name = fields.get("type"), fields.get("name")
     if isinstance(kind, str) and kind != "custom":
         return tuple(tool.name for tool in tools_of(kind, fields))
@@ -163,13 +163,13 @@ def tool_names(fields: Fields) -> tuple[str, ...]:
 
 
 def with_choice(conversation: Conversation, value: Json) -> Conversation:
-    """Return `conversation` with its `ToolChoice`, after checking that it names only tools of the request."""
+    """Return `conversation` with its `ToolChoice` set, after checking that it names only tools in the request."""
     choice = _choice(value)
     hosted = any(note.startswith(HOSTED) for note in conversation.dropped)
     if not conversation.tools and not conversation.has_tool_history:
         if choice.mode == "required":
             if not hosted:
-                raise refused("tool_choice", "`tool_choice` requires a tool, but the request has none.")
+                raise refused("tool_choice", "`tool_choice` requires a call, but the request has no tools.")
             conversation = evolve(conversation, dropped=(*conversation.dropped, HOSTED_CHOICE))
         choice = evolve(choice, mode="auto", names=())
     names = tuple(meant for name in choice.names for meant in _meant(name, conversation))
@@ -183,8 +183,8 @@ def with_choice(conversation: Conversation, value: Json) -> Conversation:
 
 
 def _meant(name: str, conversation: Conversation) -> tuple[str, ...]:
-    """Return the names of the tools that a tool choice's name refers to: one tool, or all members of a toolset, or all
-    toolset members of that name.
+    """Return the full names of the tools that the name in a tool choice refers to: one tool, all members of a toolset,
+    or all toolset members of that name.
     """
     if name in conversation.known_names:
         return (name,)
@@ -206,11 +206,11 @@ def _choice(value: Json) -> ToolChoice:
         case "tool":
             name = value.get("name") if isinstance(value, dict) else None
             if not isinstance(name, str) or not name:
-                raise refused("tool_choice.name", "Name the tool that must be called.")
+                raise refused("tool_choice.name", "A tool choice of type `tool` must name a tool.")
             return ToolChoice("required", (name,), parallel=parallel)
     raise refused("tool_choice", f"{shown(value)} is not a valid tool choice: `type` must be auto, any, tool or none.")
 
 
 def kind_of(choice: Json) -> Json:
-    """Return the type of a tool choice; a plain string is its own type."""
+    """Return the type of a tool choice. If the choice is a plain string, the string is the type."""
     return choice.get("type", "") if isinstance(choice, dict) else choice

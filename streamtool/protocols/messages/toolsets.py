@@ -1,8 +1,8 @@
-"""Toolsets: single entries in `tools` that represent a family of tools run by the client, such as browser tools.
+"""Toolsets: entries in `tools` that each represent a family of tools run by the client, such as browser tools.
 
 A toolset entry has no name. Its members are called by their own names, and each call also names the toolset. A toolset
-is therefore a group of tools, and the model knows its members as `browser.left_click`. All members are offered except
-the ones that `configs` disables. Their arguments follow the types of anthropic-python 2.12.
+is therefore a group of tools, and the model knows its members by names such as `browser.left_click`. All members are
+offered except those that `configs` disables. The members' arguments follow the types of anthropic-python 2.12.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ class Member:
     optional: Mapping[str, Json] = field(factory=dict)
 
     def parameters(self) -> Fields:
-        """Return the schema of its arguments."""
+        """Return the schema of the tool's arguments."""
         return object_schema(tuple(self.required), **self.required, **self.optional)
 
 
@@ -141,7 +141,7 @@ TOOLSETS: Final[Mapping[str, Mapping[str, Member]]] = {"browser": _BROWSER, "com
 
 
 def toolset_tools(toolset: str, fields: Fields) -> Iterator[Tool]:
-    """Yield the tools of the toolset, except the ones that its `configs` disables."""
+    """Yield the tools of the toolset, except those that its `configs` disables."""
     configs = fields.get("configs")
     for name, member in TOOLSETS[toolset].items():
         config = configs.get(name) if isinstance(configs, Mapping) else None

@@ -1,7 +1,8 @@
-"""Typed tools of this protocol, with schemas for the ones that the client runs.
+"""Typed tools of this protocol, with schemas for those that the client runs.
 
-Types such as `bash_20250124` come without a schema, so a model that does not know them would have to guess. The schemas
-here describe them briefly. Source: the tool types of anthropic-python 2.12 and the API reference.
+Clients send types such as `bash_20250124` without a schema, so a model that does not know these types would have to
+guess their arguments. The schemas in this module describe them briefly. Source: the tool types of anthropic-python 2.12
+and the API reference.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ _MORE: Final = ("triple_click", "left_mouse_down", "left_mouse_up", "scroll", "h
 
 
 def tools_of(kind: str, fields: Fields) -> tuple[Tool, ...]:
-    """Return the tools for this type; () if the client does not run it."""
+    """Return the tools for this type, or () if the client does not run them."""
     return tools_for_type(TYPED_TOOLS, kind, fields)
 
 
@@ -47,7 +48,7 @@ def _named(name: str, fields: Fields) -> str:
     return given if isinstance(given, str) else name
 
 
-def _bash(kind: str, fields: Fields) -> tuple[Tool, ...]:  # noqa: ARG001  the same in all versions
+def _bash(kind: str, fields: Fields) -> tuple[Tool, ...]:  # noqa: ARG001  all versions are alike
     return (Tool(_named("bash", fields), "Runs commands in a shell that stays open between calls.", _BASH),)
 
 
@@ -88,7 +89,7 @@ def _editor(*, undo: bool) -> Fields:
 
 
 def _actions(date: str, *, zoom: bool) -> Fields:
-    """Return the schema of a computer's actions; `zoom` is included only if the client enables it."""
+    """Return the schema of a computer's actions. The `zoom` action is included only if the client enables it."""
     later = date >= "20250124"
     fields: dict[str, Json] = {
         "action": {"enum": [*_MOUSE, *(_MORE if later else ()), *(("zoom",) if zoom else ())]},
@@ -112,7 +113,7 @@ def _screen(fields: Mapping[str, Json]) -> str:
 
 
 def _client_tool(kind: str, offer: Callable[[str, Fields], Sequence[Tool]]) -> TypedTool:
-    """Return the table row of a tool that the client runs and whose calls are ordinary `tool_use` blocks."""
+    """Return the table row for a tool that the client runs and that is called with ordinary `tool_use` blocks."""
     return TypedTool(kind, "client", "tool_use", "tool_result", offer)
 
 
@@ -130,9 +131,9 @@ TYPED_TOOLS: Final = (
     TypedTool("advisor_*", "origin", "server_tool_use", "advisor_tool_result"),
     TypedTool("mcp_toolset", "origin", "mcp_tool_use", "mcp_tool_result"),
 )
-"""The first matching row applies."""
+"""Rows of the table. The first row that matches a type applies."""
 
-_NAMED: Final = "named to the model, unless the upstream speaks Messages"
+_NAMED: Final = "replaced with a placeholder such as `[fallback]`, unless the upstream speaks Messages"
 
 BLOCKS: Final = {
     "text": "text",
@@ -140,11 +141,11 @@ BLOCKS: Final = {
     "document": "a file; a text document becomes text",
     "search_result": "text",
     "thinking": "reasoning of the assistant message",
-    "redacted_thinking": "left out, unless the upstream speaks Messages",
+    "redacted_thinking": "omitted, unless the upstream speaks Messages",
     "bash_code_execution_tool_result": _NAMED,
     "text_editor_code_execution_tool_result": _NAMED,
     "container_upload": _NAMED,
-    "compaction": "its summary becomes text; its tool changes apply",
+    "compaction": "its summary becomes text, and its tool changes are applied",
     "tool_addition": "the tool is offered",
     "tool_removal": "the tool is no longer offered",
     "mcp_tool_listing": _NAMED,

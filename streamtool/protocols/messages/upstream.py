@@ -1,12 +1,12 @@
 """Writer for Messages request bodies to an upstream.
 
-Input from a client of this protocol is forwarded unless it was modified: a message with `raw` is written verbatim, and
-so are unknown body fields. Everything else is converted to the form that the origin requires: leading system text is
-first, later system text becomes user messages, the first message is a user message, adjacent messages of the same role
-are merged, results precede text, and nothing is blank.
+Input from a client of this protocol is forwarded unless it was modified: messages with `raw` and unknown body fields
+are written verbatim. Everything else is converted to the form that the origin requires: leading system text becomes
+`system`, later system text becomes user messages, the first message is a user message, adjacent messages with the same
+role are merged, results precede text, and no text is blank.
 
-Tools are written only if the conversation still has them; once they have been turned into text, none of the fields that
-concern tools is written.
+Tools are written only if the conversation still has them; once they have been moved into the prompt, no tool-related
+field is written.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +24,9 @@ from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
 HEADERS: Final = ((b"anthropic-version", b"2023-06-01"),)
-"""Headers of every request."""
+"""Headers to send with every request."""
 KEY_HEADER: Final = b"x-api-key"
-"""Header that carries the key."""
+"""Header that carries the API key."""
 MODELS_PATH: Final = "/v1/models"
 
 _OURS: Final = frozenset(
@@ -38,7 +38,7 @@ _COUNTED: Final = frozenset(
     {"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "cache_control"}
     | {"context_management", "mcp_servers"}
 )
-"""Fields that a token-counting request may have; the origin rejects all others."""
+"""Fields that a token-counting request may contain; the origin rejects all others."""
 _OPTIONS: Final = writing("messages")
 _CHANGED: Final = ("max_tokens", "stop_sequences")
 """Option fields that are rewritten even if the client sent them in this protocol."""
@@ -47,7 +47,7 @@ _BEGIN: Final = {"role": "user", "content": "(The conversation begins here.)"}
 """First message of a conversation that would otherwise not begin with a user message."""
 
 
-def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
+def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  the path is constant
     """Return the request path."""
     return "/v1/messages"
 
@@ -55,7 +55,7 @@ def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001 
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
     """Return the JSON body of the request for the next reply."""
     if conversation.options.n > 1:
-        raise RequestError("This upstream returns one reply per request; request one at a time.", param="n")
+        raise RequestError("This upstream returns one reply per request: set `n` to 1.", param="n")
     raw = conversation.raw
     if conversation.protocol == "messages" and not conversation.messages:  # the request could not be parsed
         return wire.encode_request({**raw, "model": model.name})
@@ -64,7 +64,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     return wire.encode_request(body)
 
 
-def count_path(model: ModelSettings) -> str:  # noqa: ARG001  other protocols name it in the path
+def count_path(model: ModelSettings) -> str:  # noqa: ARG001  the path is constant
     """Return the path of token-counting requests."""
     return "/v1/messages/count_tokens"
 
@@ -78,7 +78,7 @@ def write_count_request(conversation: Conversation, model: ModelSettings) -> byt
 
 
 def read_count_reply(body: bytes) -> int | None:
-    """Return the number of tokens; None if the upstream did not report it."""
+    """Return the number of tokens, or None if the upstream did not report it."""
     return wire.count_in(body, "input_tokens")
 
 
@@ -128,7 +128,7 @@ def _output_config(conversation: Conversation, *, same: bool) -> JsonObject:
 
 def _tools(conversation: Conversation, *, same: bool) -> JsonObject:
     sent: dict[str, Json] = {}
-    later: list[Json] = []  # deferred tools, which the upstream finds itself
+    later: list[Json] = []  # deferred tools, which the upstream searches itself
     if same:
         for item in conversation.raw.get("tools") or ():
             sent.update((name, item) for name in tool_names(item) if name not in sent)
@@ -137,7 +137,7 @@ def _tools(conversation: Conversation, *, same: bool) -> JsonObject:
     named = choice.mode == "required" and len(choice.names) == 1
     offered = [tool for tool in conversation.tools if named or not choice.names or tool.name in choice.names]
     written = [*(sent.get(tool.name) or _tool(tool) for tool in offered), *later]
-    fields: JsonObject = {"tools": list({id(item): item for item in written}.values())}  # a toolset is one entry
+    fields: JsonObject = {"tools": list({id(item): item for item in written}.values())}  # one entry per toolset
     own = {tool.name: tool.name[len(tool.namespace) + 1 :] for tool in offered if tool.namespace and tool.name in sent}
     wanted = _choice(choice, own)
     if wanted is not None:
@@ -146,7 +146,7 @@ def _tools(conversation: Conversation, *, same: bool) -> JsonObject:
 
 
 def _tool(tool: Tool) -> JsonObject:
-    """Return the tool; free-form input becomes a field of an object."""
+    """Return the entry for a tool. A tool with free-form input becomes one that takes an object with a single field."""
     fields: JsonObject = {"name": tool.name}
     if tool.description:
         fields["description"] = tool.description
@@ -158,9 +158,9 @@ def _tool(tool: Tool) -> JsonObject:
 
 
 def _choice(choice: ToolChoice, own: Mapping[str, str]) -> Json:
-    """Return the value of `tool_choice`; None for the default.
+    """Return the value of `tool_choice`, or None for the default.
 
-    `own` maps our names of toolset members to the names used within the toolset, because the upstream receives the
+    `own` maps our names for toolset members to the members' names within the toolset, because the upstream receives the
     toolsets and does not know our names.
     """
     if choice.mode == "none":
@@ -177,7 +177,7 @@ def _choice(choice: ToolChoice, own: Mapping[str, str]) -> Json:
 
 
 def _messages(messages: Sequence[Message], *, same: bool) -> tuple[Json, list[JsonObject]]:
-    """Return the value of `system` (None if empty), and the messages."""
+    """Return the value of `system`, which is None if the system text is empty, and the messages."""
     leading = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     system, rest = _system(messages[:leading], same=same)
     written = _Alternating()
@@ -212,13 +212,13 @@ def _system(messages: Sequence[Message], *, same: bool) -> tuple[Json, Sequence[
 
 @define(eq=False)
 class _Alternating:
-    """Sequence of messages that merges adjacent ones of the same role, unless both are verbatim (`own`)."""
+    """Sequence of messages that merges adjacent messages with the same role, unless both are verbatim (`own`)."""
 
     _all: list[JsonObject] = field(factory=list, init=False)
-    _made: list[JsonObject | None] = field(factory=list, init=False)  # the same messages, with None for verbatim ones
+    _made: list[JsonObject | None] = field(factory=list, init=False)  # like `_all`, with None for verbatim messages
 
     def add(self, fields: JsonObject, *, own: bool) -> None:
-        """Append or merge the next message; an empty one is dropped."""
+        """Append the next message or merge it with the previous one. An empty message is dropped."""
         if not own and not fields["content"]:
             return
         last = self._all[-1] if self._all else None
@@ -233,7 +233,7 @@ class _Alternating:
         self._keep(fields, own=own)
 
     def close(self) -> list[JsonObject]:
-        """Return all messages. If the last one is the beginning of the reply, its trailing whitespace is removed."""
+        """Return all messages, without trailing whitespace if the last message is the beginning of the reply."""
         if not self._all:
             self._keep(dict(_BEGIN), own=True)
         last = self._made[-1]
@@ -258,7 +258,7 @@ def _as_blocks(content: Json) -> list[Block]:
 
 
 def _collapse_text(content: Json) -> Json:
-    """Return the content, with a single block of plain text as a string."""
+    """Return the content, or the text as a string if the content is a single block of plain text."""
     match content:
         case [{"type": "text", "text": str(text), **more}] if not more:
             return text
@@ -281,7 +281,7 @@ def _call(call: ToolCall) -> Block:
 
 
 def _object(arguments: str) -> Json:
-    """Return the arguments as an object, whatever the history contains; other values become the field `arguments`."""
+    """Return the arguments as an object. Any other value becomes the field `arguments` of a new object."""
     if not arguments.strip():
         return {}
     try:

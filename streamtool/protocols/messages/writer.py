@@ -1,15 +1,20 @@
 """Writer for a Messages stream.
 
-Guarantees to the client, whatever the upstream did (the strictest of the clients in use needs each of them):
-`message_start` is first and complete; blocks are numbered from 0, each is closed before the next opens, and no text
-block is empty; `tool_use` begins with the input `{}`, and its arguments follow as deltas, at least `{}`; reasoning ends
-in one signature; one `message_delta` follows all blocks, with the usage and the stop reason, which is `tool_use`
-exactly when there is a call; `message_stop` is last; a failed reply ends in an error instead.
+Guarantees to the client, whatever the upstream sends (each is required by at least one client in use):
+- `message_start` is first and contains all of its fields.
+- Blocks are numbered from 0, each is closed before the next opens, and no text block is empty.
+- A `tool_use` block begins with the input `{}`. The arguments follow as deltas; if a complete call has none, `{}` is
+  sent.
+- A block of reasoning ends with exactly one signature.
+- After all blocks, one `message_delta` contains the usage and the stop reason, which is `tool_use` only if there is a
+  call and all calls are complete. `message_stop` is last.
+- If the reply fails, an error replaces all remaining events.
 
-Theory of operation. A delta is a constant prefix, one JSON string and a constant suffix; the prefix of a block's deltas
-is built when the block opens. A text delta that carries the upstream's own event is forwarded verbatim if it begins
-with exactly that prefix, because it is then of the same kind and for the same block. Whitespace after a call is
-buffered until text follows. The last events wait for the usage, which arrives after the finish.
+Theory of operation. A delta consists of a constant prefix, one JSON string and a constant suffix; the prefix for a
+block's deltas is built when the block opens. A text delta that carries the upstream's original event is forwarded
+verbatim if the event begins with exactly that prefix, because it is then a delta of the same type for the same block.
+Whitespace after a call is buffered until text follows. The last events are delayed until the usage is known, which the
+upstream reports after the finish.
 """
 
 from typing import Final
@@ -55,7 +60,7 @@ def _event(fields: dict[str, Json]) -> bytes:
 
 @define(eq=False)
 class _Block:
-    """State of the open block. At most one of the prefixes of its deltas is set."""
+    """State of the open block. At most one of the delta prefixes (`text`, `thoughts`, `arguments`) is set."""
 
     text: bytes | None = None
     thoughts: bytes | None = None
@@ -69,8 +74,8 @@ class _Block:
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply.
 
-    `id` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange. `forwards` means
-    that the upstream speaks this protocol too, so that its events may be forwarded.
+    `id` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange. `forwards`
+    means that the upstream speaks this protocol too, so its events may be forwarded.
     """
 
     __slots__ = (
@@ -126,8 +131,8 @@ class ReplyWriter(StreamWriter):
         out += (prefix, json_string(text), _SUFFIX)
 
     def _start(self, event: ReplyStart, out: Out) -> None:
-        """Begin the reply, unless it has begun. If the upstream is asked again, the client sees only the content of
-        later attempts.
+        """Begin the reply, unless it has already begun. If the request is sent to the upstream again, the reply
+        continues with the new attempt's content.
         """
         if self._started:
             return
@@ -148,11 +153,11 @@ class ReplyWriter(StreamWriter):
     # --- blocks
 
     def _say(self, text: str, out: Out) -> None:
-        """Write text while no text block is open."""
+        """Open a text block and write text to it."""
         if not text or self._ended or self._end_reason is not None:
             return
         # Blocks never overlap: an open thinking block or call is closed first. Text blocks must not be empty, so
-        # whitespace alone opens no block after a call.
+        # whitespace after a call does not open a block unless other text follows.
         self._close(out)
         text = self._space.feed(text)
         if not text:
@@ -161,8 +166,8 @@ class ReplyWriter(StreamWriter):
         out += (prefix, json_string(text), _SUFFIX)
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
-        """Write reasoning; its signature closes the block. A signature without text belongs to reasoning that is not
-        shown.
+        """Write reasoning; its signature closes the block. A signature without text belongs to reasoning that the
+        upstream hides.
         """
         if self._end_reason is not None or not (event.text or event.signature):
             return
@@ -175,8 +180,8 @@ class ReplyWriter(StreamWriter):
             self._sign(event.signature, out)
 
     def _sign(self, signature: str, out: Out) -> None:
-        # The signature is the last delta of its block. A second signature would have no block, so the block is closed
-        # here.
+        # The signature is the last delta of its block. The block is closed here, so that a second signature opens a new
+        # one.
         out += (_DELTA % (self._blocks - 1, b"signature_delta", b"signature"), json_string(signature), _SUFFIX)
         self._block.thoughts = None
         self._stop_block(out)
@@ -199,7 +204,7 @@ class ReplyWriter(StreamWriter):
         if not complete:
             self._cut = True
         elif not self._block.filled and self._block.arguments is not None:
-            # The joined deltas must be a JSON object, so a call without arguments gets `{}` as a delta.
+            # The joined deltas must form a JSON object, so `{}` is sent as the only delta of a call without arguments.
             out += (self._block.arguments, b'"{}"', _SUFFIX)
         self._block.arguments = None
         self._stop_block(out)
@@ -219,8 +224,8 @@ class ReplyWriter(StreamWriter):
             self._block.text = None
             self._stop_block(out)
         elif self._block.thoughts is not None:
-            # Clients expect a signature at the end of reasoning. This one is removed again when they send it back
-            # (`content`).
+            # Clients expect a signature at the end of reasoning. When clients send this signature back, `content`
+            # removes the block.
             self._sign(SIGNATURE, out)
         elif self._block.arguments is not None:
             self._end_call(out, complete=False)
@@ -234,8 +239,8 @@ class ReplyWriter(StreamWriter):
     def _finish(self, event: ReplyFinish, out: Out) -> None:
         if self._end_reason is None:
             self._start(ReplyStart(), out)
-            # The block is closed immediately, but `message_delta` waits for `_end`: it contains the usage, which
-            # arrives after the finish.
+            # The block is closed immediately, but `message_delta` is delayed until `_end`, because it contains the
+            # usage, which the upstream reports after the finish.
             self._close(out)
             self._end_reason = event
 

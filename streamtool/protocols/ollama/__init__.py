@@ -2,7 +2,7 @@
 
 `request` reads a client's request, `upstream` writes a request to an upstream, `reader` reads the upstream's reply (one
 JSON object per line), `writer` and `complete` write the reply to the client, `models` lists the models, and `addresses`
-handles the differences of `/api/generate`. Field names of this protocol appear only in this package. Sources: Ollama's
+handles the differences at `/api/generate`. Field names of this protocol appear only in this package. Sources: Ollama's
 API documentation and types; the clients ollama-python 0.6 and ollama-js 0.6.
 """
 
@@ -26,9 +26,9 @@ from streamtool.protocols.shared.stream import COMPLETE_HEADERS
 
 NAME = "ollama"
 REPLY_ID = "ollama-"
-"""Prefix of a reply's id, which appears only in the log."""
+"""Prefix of reply ids, which appear only in the log."""
 CALL_ID = "call_"
-"""Prefix of a call's id."""
+"""Prefix of call ids."""
 REQUEST_ID = b"x-request-id"
 """Header that carries the request id."""
 BREAK = b"\n"
@@ -38,8 +38,8 @@ STREAM_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-"""Headers of a stream."""
+"""Response headers of a stream."""
 STREAMED_ERRORS = frozenset[str]()
 """Error codes that clients recognize only inside a stream, not in an HTTP error response."""
 store_entries = None
-"""Requests of this protocol never refer to an earlier reply."""
+"""None, because requests in this protocol never refer to earlier replies."""

@@ -1,4 +1,4 @@
-"""Differences at `/api/generate`, whose requests have a prompt and whose replies have no message."""
+"""Differences at `/api/generate`, where a request contains a prompt and a reply contains no message."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from streamtool.protocols.ollama.writer import GenerateWriter
 
 
 def at(target: str) -> Mapping[str, Any]:
-    """Return the names of this package that have other values at this request target."""
+    """Return the attributes of this package that have different values for this request target, by name."""
     if not target.partition("?")[0].endswith("/generate"):
         return {}
     return {"read_request": read_generate, "ReplyWriter": GenerateWriter, "write_complete": write_generated}

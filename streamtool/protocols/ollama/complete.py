@@ -19,7 +19,7 @@ _ERA: Final = 146097
 def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:  # noqa: ARG001  replies of this protocol have no id
     """Return the JSON body of a complete reply; the reply's own time and model override the arguments.
 
-    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply cannot be written as a complete one.
     """
     choice = reply.whole()[0]
     text, thinking = _text_and_reasoning(choice)
@@ -44,7 +44,7 @@ def write_generated(conversation: Conversation, reply: Reply, *, id: str, create
 
 
 def _text_and_reasoning(choice: Choice) -> tuple[str, str]:
-    """Return the text and the reasoning."""
+    """Return the text and the reasoning of a choice."""
     return "".join(part.text for part in drop_blank_text(choice.parts) if isinstance(part, ReplyText)), choice.reasoning
 
 
@@ -63,8 +63,8 @@ def head_fields(model: str, created: int) -> dict[str, Json]:
 
 
 def _time(seconds: int) -> str:
-    """Format a time as RFC 3339 in UTC, using Howard Hinnant's `civil_from_days` algorithm, in which years start in
-    March.
+    """Format a time in UTC according to RFC 3339, using Howard Hinnant's `civil_from_days` algorithm, in which years
+    start in March.
     """
     day, second = divmod(seconds, _DAY)
     era, of_era = divmod(day + 719468, _ERA)
@@ -84,7 +84,7 @@ def call_entry(number: int, id: str | None, name: str, arguments: str) -> dict[s
 
 
 def end_fields(reason: Reason, usage: Usage, *, cut: bool) -> dict[str, Json]:
-    """Return the fields at the end of a reply. The protocol has no reason for a content filter or for a stop with
+    """Return the fields at the end of a reply. The protocol has no separate finish reasons for content filters and
     calls.
 
     `cut` means that an incomplete call was dropped. Durations are omitted because they are not measured here; Ollama

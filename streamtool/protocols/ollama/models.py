@@ -9,7 +9,7 @@ from streamtool.protocols.interfaces import ListedModel
 from streamtool.protocols.shared import wire
 
 _VERSION: Final = "0.12.6"
-"""Ollama version to report. Clients check whether it is recent enough for tools and reasoning."""
+"""Ollama version to report. Clients check whether the version is recent enough to support tools and reasoning."""
 _DETAILS: Final[Mapping[str, Json]] = {
     "parent_model": "",
     "format": "",
@@ -22,7 +22,7 @@ _TIME: Final = "1970-01-01T00:00:00Z"
 
 
 def requested_model(path: str, body: bytes) -> str | None:
-    """Return the requested model; None if the request asks for all models. Raises RequestError."""
+    """Return the name of the requested model, or None if all models are requested. Raises RequestError."""
     if not path.endswith("/show"):
         return None
     try:

@@ -1,17 +1,19 @@
 """Reader for Ollama's reply: one JSON object per line.
 
-Theory of operation. The first byte decides: `{` or `[` starts lines; anything else (a web page, or an event stream of
-the same objects) is left to `BodySniffer`. A chunk is usually one complete line, which takes one search and one decode.
-An incomplete line is buffered as a list of pieces and joined once. If the first line is not valid JSON, the answer is a
-single document printed over several lines; it is buffered, up to a limit, until it ends.
+Theory of operation. The first byte identifies the format: `{` or `[` starts a line of JSON; anything else (a web page,
+or an event stream of the same objects) is left to `BodySniffer`. The received bytes are usually one complete line,
+which is found with one search and decoded once. An incomplete line is buffered as a list of pieces, which are joined
+once. If the first line is not valid JSON, the response is a single document on several lines, which is buffered, up to
+a limit, until it ends.
 
 Facts about Ollama:
-- The object with `done: true` ends the reply and contains the reason and the usage; a reply without it is truncated.
-- A call is sent complete, with its arguments as an object and usually without an id, in an object before the last one.
-  The reason is nevertheless `stop`.
+- The object with `done: true` ends the reply and contains the finish reason and the usage; a reply without such an
+  object is truncated.
+- A call is sent complete, with its arguments as an object and usually without an id, before the last object. The finish
+  reason is `stop` even if there are calls.
 - An error in the middle of a reply is an object with `error`, although the HTTP status is 200.
 
-Nothing here raises an exception because of what an upstream sends.
+No input from an upstream makes this module raise an exception.
 """
 
 from typing import Final
@@ -47,10 +49,10 @@ _decode: Final = wire.decode
 
 
 class LineSplitter:
-    """Splitter of an answer into lines of JSON.
+    """Incremental splitter of a response into lines of JSON.
 
-    `error` is set when no more lines can be read. `document` contains the lines so far if the answer is one document
-    printed over several lines, otherwise None.
+    `error` is set when no more lines can be read. `document` contains the lines received so far if the response is one
+    document on several lines; otherwise, it is None.
     """
 
     __slots__ = ("_held", "_pieces", "document", "error")
@@ -59,7 +61,7 @@ class LineSplitter:
         self.error: UpstreamError | None = None
         self.document: list[bytes] | None = None
         self._pieces: list[bytes] = []  # pieces of the incomplete line
-        self._held = 0  # bytes in both lists
+        self._held = 0  # number of bytes in both lists
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that end in `data`."""
@@ -103,9 +105,9 @@ class ReplyReader(StreamReader):
 
     def __init__(self, *, n: int = 1) -> None:  # noqa: ARG002
         super().__init__()
-        self._beginning: LeadingBytesFilter | None = LeadingBytesFilter()  # None once the kind of answer is known
-        self._lines: LineSplitter | None = None  # set if the answer consists of lines of JSON
-        self._unrecognized: Json = None  # the first unrecognized value, until the reply begins
+        self._beginning: LeadingBytesFilter | None = LeadingBytesFilter()  # None once the format is known
+        self._lines: LineSplitter | None = None  # set if the response consists of lines of JSON
+        self._unrecognized: Json = None  # the first unrecognized value; None once the reply begins
         self._started = False
         self._calls = 0
         self._text = wire.Joiner()
@@ -240,7 +242,7 @@ class ReplyReader(StreamReader):
     # --- the end
 
     def _finish(self, fields: JsonObject, events: Events) -> None:
-        """Complete the reply; `fields` is its last object, or {} if it has none."""
+        """Complete the reply. `fields` is the last object of the reply, or {} if it is missing."""
         if not self._started:
             self._start(fields, events)
         flush_joiners(0, self._reasoning, self._text, events)

@@ -1,10 +1,11 @@
 """Reader for the request bodies of Ollama's `/api/chat` and `/api/generate`.
 
 A message has one string of text, a separate list of images, and calls whose arguments are objects. Calls and results
-usually have no ids: a result names its tool and answers the oldest unanswered call to that tool (`pairing`).
-`/api/generate` has no tools; its prompt becomes a user message. Fields that only a local server can honor (`raw`,
-`suffix`, `template`) are dropped if the upstream speaks another protocol. The protocol has no tool choice. Replies are
-streamed by default. Source: the request types of ollama-python 0.6 and ollama-js 0.6, and the API documentation.
+usually have no ids: a result names its tool and answers the oldest unanswered call to that tool (`pairing`). Requests
+to `/api/generate` have no tools, and their prompt becomes a user message. Fields that only a local server can honor
+(`raw`, `suffix`, `template`) are dropped if the upstream speaks another protocol. The protocol has no tool choice.
+Replies are streamed by default. Source: the request types of ollama-python 0.6 and ollama-js 0.6, and the API
+documentation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,11 +47,13 @@ from streamtool.settings import LimitSettings
 
 _OPTIONS: Final = reading("ollama")
 _MAGIC: Final = (("iVBOR", "image/png"), ("/9j/", "image/jpeg"), ("R0lGOD", "image/gif"), ("UklGR", "image/webp"))
-"""Base64 prefixes of image formats, needed because images are sent without their type."""
+"""Base64 prefixes of image formats, which identify the format because images are sent without their type."""
 
 
 def read_request(body: bytes, limits: LimitSettings) -> Conversation:
-    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, whose `param` names the invalid
+    field.
+    """
     raw = body_fields(body, limits)
     conversation = Conversation(
         protocol="ollama",
@@ -62,7 +65,7 @@ def read_request(body: bytes, limits: LimitSettings) -> Conversation:
         raw=raw,
     )
     for call in unanswered_calls(conversation.messages):
-        sentence = f"The call to {shown(call.name)} has no result: answer it with a message of role `tool`."
+        sentence = f"The call to {shown(call.name)} has no result: add a message with the role `tool`."
         raise refused("messages", sentence)
     return conversation
 
@@ -85,7 +88,8 @@ def read_generate(body: bytes, limits: LimitSettings) -> Conversation:
 
 
 def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
-    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
+    """Return a conversation without messages for a body that `read_request` rejects, or None if the body involves
+    tools.
 
     A request without tools is forwarded verbatim, because the upstream may understand it. An empty request loads or
     unloads a model.

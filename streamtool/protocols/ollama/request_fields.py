@@ -1,7 +1,7 @@
-"""Decisions about the fields of a request, and of a function in it. A test compares the names with the SDK's.
+"""Treatment of request fields and function fields. A test compares the field names with the SDK's.
 
-Members of `options` are named `options.member`. Fields that hold options are added from the option table. Source: the
-request types of ollama-python 0.6.
+Members of `options` are named `options.member`. Fields that contain options are added from the option table. Source:
+the request types of ollama-python 0.6.
 """
 
 from collections.abc import Mapping

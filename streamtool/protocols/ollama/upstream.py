@@ -1,8 +1,9 @@
 """Writer for the request bodies of Ollama's `/api/chat`.
 
 A message has one string of text, a separate list of images, and calls whose arguments are objects. Images must be
-base64; other media become placeholders in the text. A result is a message of role `tool` that names the tool. The
-protocol has no tool choice: for `none`, no tools are sent, and for a choice among named tools, only those tools.
+base64; other media become placeholders in the text. A result is a message with the role `tool` that names the tool. The
+protocol has no tool choice: for `none`, no tools are sent, and for a choice among named tools, only those tools are
+sent.
 
 Input from a client of this protocol is forwarded unless it was modified: a message with `raw` is written verbatim, and
 so are unknown body fields and options.
@@ -28,9 +29,9 @@ from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
 HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""Headers of every request."""
+"""Headers to send with every request."""
 KEY_HEADER: Final = b"authorization"
-"""Header that carries the key. Ollama itself needs no key, but a server in front of it may."""
+"""Header that carries the API key. Ollama itself requires no key, but a server in front of Ollama may."""
 MODELS_PATH: Final = "/api/tags"
 
 _LEVELS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
@@ -40,7 +41,7 @@ _OURS: Final = frozenset({"model", "messages", "tools", "stream", "format", "opt
 _OPTIONS: Final = writing("ollama")
 
 
-def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
+def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  the path is constant
     """Return the request path."""
     return "/api/chat"
 
@@ -60,9 +61,9 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     if raw and not (conversation.messages and "messages" in raw):  # could not be parsed, or is not a chat request
         return wire.encode_request({**raw, "model": model.name})
     if not conversation.messages:
-        raise RequestError("A request to Ollama needs at least one message.", param="messages")
+        raise RequestError("A request to Ollama must contain at least one message.", param="messages")
     if conversation.options.n > 1:
-        raise RequestError("Ollama returns one reply per request; request one at a time.", param="n")
+        raise RequestError("Ollama returns one reply per request: set `n` to 1.", param="n")
     names = {call.id: call.name for message in conversation.messages for call in message.calls}
     body: dict[str, Json] = {
         "model": model.name,

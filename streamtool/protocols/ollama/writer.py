@@ -1,12 +1,15 @@
 """Writer for Ollama's stream: one JSON object per line.
 
-Guarantees to the client, whatever the upstream did: every line is one object with model, time and `done`; a line has
-text, reasoning or one complete call; only the last line is `done`, with the reason and the usage; a failed reply ends
-in a line with an error instead. A call with truncated arguments is dropped, and the reason is then `length`.
+Guarantees to the client, whatever the upstream sends:
+- Every line is one object with model, time and `done`.
+- A line contains text, reasoning or one complete call. A call with truncated arguments is dropped, and the finish
+  reason is then `length`.
+- Only the last line is `done`; it contains the finish reason and the usage.
+- If the reply fails, a line with an error replaces the last line.
 
-Theory of operation. A line of text is a constant prefix, one JSON string and a constant suffix. The protocol cannot
-express partial arguments, so a call is buffered until it is complete; text continues to flow meanwhile. Whitespace
-after a call is buffered until text follows. The last line waits for the usage, which arrives after the finish.
+Theory of operation. A line of text consists of a constant prefix, one JSON string and a constant suffix. The protocol
+cannot express partial arguments, so a call is buffered until it is complete. Whitespace after a call is buffered until
+text follows. The last line is delayed until the usage is known, which the upstream reports after the finish.
 """
 
 from typing import ClassVar, Final
@@ -56,7 +59,7 @@ class _Line:
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply from `/api/chat`.
 
-    `created` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange.
+    `created` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange.
     """
 
     __slots__ = (
@@ -92,7 +95,7 @@ class ReplyWriter(StreamWriter):
         self._head = b""  # beginning of every line, once the reply has begun
         self._text_prefix: bytes | None = None  # prefix of a line of text, as long as text may be written immediately
         self._call: ReplyCallStart | None = None
-        self._written = bytearray()  # arguments of the open call; a list of pieces would take ten times the memory
+        self._written = bytearray()  # arguments of the open call; a list of pieces would take ten times as much memory
         self._calls = 0
         self._cut = False  # whether a call is incomplete
         self._space = SpaceAfterCall()
@@ -125,7 +128,7 @@ class ReplyWriter(StreamWriter):
         if self._call is not None and event.index == self._call.index:
             self._written += event.text.encode("utf-8", "surrogatepass")
 
-    def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  nothing is sent for it
+    def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  nothing is sent yet
         self._begin(event)
 
     def _begin(self, event: ReplyStart) -> None:
@@ -163,7 +166,7 @@ class ReplyWriter(StreamWriter):
         out += (self._head, b'"message":', wire.encode(message), b',"done":false}\n')
 
     def _drop_call(self) -> None:
-        """Drop the open call, if any, as truncated."""
+        """Drop the open call, if there is one, and record that a call was truncated."""
         if self._call is not None:
             self._cut = True
             self._call = None

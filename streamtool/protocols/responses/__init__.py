@@ -1,11 +1,11 @@
 """OpenAI Responses (`POST /v1/responses`), for both clients and upstreams.
 
-`request` reads a client's request, with `items` (the input), `tools` (the tools and the tool choice) and `memory`
-(references to earlier replies); `writer` writes the reply to the client, with `response` (the response object);
-`complete` writes complete replies, and `stored` writes stored responses. `upstream` writes the request to an upstream,
-and `reader` reads its reply. Field names of this protocol appear only in this package. Sources: the OpenAI API
-reference; the request and response types of openai-python 3.52 and openai-node 6.49; the stream handling of their
-helpers, the AI SDK, LangChain and pydantic-ai; the requests that Codex, opencode and pi send.
+`request` reads a client's request, using `items` (the input), `tools` (the tools and the tool choice) and `memory`
+(references to earlier replies). `writer` writes a streamed reply to the client, using `response` (the response object);
+`complete` writes complete replies, and `stored` writes stored responses. `upstream` writes a request to an upstream,
+and `reader` reads the upstream's reply. Field names of this protocol appear only in this package. Sources: the OpenAI
+API reference; the request and response types of openai-python 3.52 and openai-node 6.49; the stream handling in the
+SDKs' helpers, the AI SDK, LangChain and pydantic-ai; the requests that Codex, opencode and pi send.
 """
 
 from streamtool.protocols.responses.compaction import read_compaction, write_compaction
@@ -40,9 +40,9 @@ from streamtool.protocols.shared.stream import BREAK, COMPLETE_HEADERS, KEEPALIV
 
 NAME = "responses"
 REPLY_ID = "resp_"
-"""Prefix of a reply's id."""
+"""Prefix of reply ids."""
 CALL_ID = "call_"
-"""Prefix of a call's id."""
+"""Prefix of call ids."""
 REQUEST_ID = b"x-request-id"
 """Header that carries the request id."""
 STREAMED_ERRORS = frozenset({"context_length_exceeded"})

@@ -1,9 +1,10 @@
-"""Stored state of a background response, and the part of it that clients can read before it is complete.
+"""Stored state of a background response, including the part that clients can read before the response is complete.
 
-In addition to the head and the items of every response (`memory`), the store has up to three entries for it: the time
-until which its server is assumed to be alive; whether a client has cancelled it; and, if the client requested a stream,
-its events in pieces. Any process can therefore answer requests about a response that another process is generating. New
-requests can continue a response only once it is complete; until then its stored items include its status. Source:
+In addition to the head and the items, which are stored for every response (`memory`), the store contains up to three
+kinds of entries for a background response: the time until which the response's server is assumed to be alive; whether a
+client has cancelled the response; and, if the client requested a stream, the response's events in pieces. Any process
+can therefore handle requests about a response that another process is generating. New requests can continue a response
+only once it is complete; until then, the entry with its items includes its status. Source:
 `resources/responses/responses.py` of openai-python 3.54 (`retrieve` with `starting_after`, `cancel`).
 """
 
@@ -18,7 +19,7 @@ from streamtool.protocols.shared import wire
 UNFINISHED: Final = frozenset({"queued", "in_progress"})
 """Statuses of a response that is still being generated."""
 ENDED_EARLY: Final = frozenset({"failed", "cancelled"})
-"""Statuses of a response that ended without being complete."""
+"""Statuses of a response that ended before it was complete."""
 BREAK: Final = b"\n\n"
 """Terminator of an event."""
 _LOST: Final = {"code": "server_error", "message": "The server that made this response has stopped; create it again."}
@@ -37,14 +38,14 @@ def cancel_key(id: str) -> str:
 
 
 def events_key(id: str, piece: int | None = None) -> str:
-    """Return the store key of one piece of the events; without a number, the key of the entry that records how many
-    pieces there are and whether they are complete.
+    """Return the store key of one piece of the events. If `piece` is None, return the key of the entry that records how
+    many pieces there are and whether the events are complete.
     """
     return f"events {id}" if piece is None else f"events {id} {piece}"
 
 
 def last_response(events: bytes) -> dict[str, Json]:
-    """Return the response object in the last of these events."""
+    """Return the response object in the last event."""
     _, _, data = events.rstrip().rpartition(b"\ndata: ")
     response: dict[str, Json] = wire.decode_tolerant(data)["response"]
     return response
@@ -58,13 +59,13 @@ def unfinished_entries(conversation: Conversation, response: Mapping[str, Json])
 
 
 def failed_response(response: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the response, marked as failed because its server has stopped."""
+    """Return the response with the status `failed` and an error stating that its server has stopped."""
     return {**response, "status": "failed", "error": _LOST}
 
 
 def failed_events(response: Mapping[str, Json], number: int) -> bytes:
-    """Return the events that end a response made by `failed_response`; `number` is the first event's sequence
-    number.
+    """Return the events that end the stream of a response from `failed_response`. `number` is the first event's
+    sequence number.
     """
     error = {"type": "error", "sequence_number": number, **_LOST, "param": None}
     failed = {"type": "response.failed", "sequence_number": number + 1, "response": response}
@@ -72,7 +73,7 @@ def failed_events(response: Mapping[str, Json], number: int) -> bytes:
 
 
 def skip_events(events: bytes, count: int) -> tuple[bytes, int]:
-    """Return the events without the first `count`, and the number of events that remain to be skipped."""
+    """Return the events without the first `count` events, and the number of further events to skip."""
     begin = 0
     while count and begin < len(events):
         begin = events.index(BREAK, begin) + len(BREAK)

@@ -1,8 +1,8 @@
-"""Compaction: replaces a conversation with its user messages and a summary written by the model.
+"""Compaction, which replaces a conversation with its user messages and a summary written by the model.
 
-The summary is an item of type `compaction`, whose content is opaque to clients. Our content is a marker followed by the
-summary, so any process can read it without a store. Summaries from other servers cannot be read here. Source:
-`types/responses/compacted_response.py` and `response_compact_params.py` of openai-python 3.54.
+The summary is an item of type `compaction`, whose content is opaque to clients. The content written here is a marker
+followed by the summary, so any process can read the summary without a store. Summaries from other servers cannot be
+read here. Source: `types/responses/compacted_response.py` and `response_compact_params.py` of openai-python 3.54.
 """
 
 from collections.abc import Iterable
@@ -34,11 +34,13 @@ class Compaction:
     request: bytes
     """Body of the request that makes the model write the summary."""
     user_messages: tuple[Json, ...]
-    """The user's messages."""
+    """The user's messages, which are retained as items."""
 
 
 def read_compaction(body: bytes, limits: LimitSettings, recall: Recall) -> Compaction:
-    """Return the conversation to compact. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
+    """Return the conversation to compact. Raises `RequestError` or `TooLargeError`, whose `param` names the invalid
+    field.
+    """
     raw = body_fields(body, limits)
     given = [item for _, item in all_items(raw, recall, limits, len(body)).items]
     asked = {"type": "message", "role": "user", "content": _ASKED}
@@ -65,7 +67,7 @@ def write_compaction(compaction: Compaction, response: bytes, *, id: str, create
 
 
 def summary_message(fields: Fields) -> Fields | None:
-    """Return the summary in a compaction item as an assistant message; None if another server wrote it."""
+    """Return the summary in a compaction item as an assistant message, or None if another server wrote the summary."""
     content = fields.get("encrypted_content")
     if not isinstance(content, str) or not content.startswith(_MARK):
         return None

@@ -1,7 +1,7 @@
 """Writer for complete replies and errors.
 
-A complete reply is the final object of the equivalent stream. Both are produced by the same writer, so they always
-agree.
+A complete reply is the response object in the last event of the equivalent stream. The same writer produces both, so
+they always agree.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ from streamtool.protocols.shared.body_sniffer import too_large_error
 def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:
     """Return the JSON body of a complete reply; the reply's own id, time and model override the arguments.
 
-    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply cannot be written as a complete one.
     """
     choice = reply.whole()[0]
     writer = ReplyWriter(conversation, id=id, created=created, model=model)

@@ -32,9 +32,9 @@ class StoredConversation:
     created: int
     metadata: Json
     items: tuple[Fields, ...] = ()
-    """Its items, each with an id."""
+    """Items of the conversation, each with an id."""
     ids_given: int = 0
-    """Number of its items whose id was assigned here."""
+    """Number of items whose id was assigned here."""
 
     def with_items(self, items: Sequence[Fields]) -> "StoredConversation":
         """Return the conversation with these items appended."""
@@ -73,7 +73,7 @@ class StoredConversation:
         return write_list(self.items, self.id, asked)
 
     def encode(self) -> bytes:
-        """Return the value to store under its id."""
+        """Return the value to store under the conversation's id."""
         value = {"created": self.created, "metadata": self.metadata, "items": self.items, "named": self.ids_given}
         return wire.encode(value)
 
@@ -96,7 +96,7 @@ def read_conversation(id: str, recall: Recall) -> StoredConversation:
 
 
 def new_conversation(id: str, created: int, body: bytes, limits: LimitSettings) -> StoredConversation:
-    """Return the new conversation that a client requests. Raises RequestError and TooLargeError."""
+    """Return the new conversation that the body describes. Raises RequestError and TooLargeError."""
     raw = body_fields(body, limits) if body.strip() else {}
     made = StoredConversation(id, created, _metadata(raw))
     return made.with_items(_items(raw)) if raw.get("items") is not None else made

@@ -1,9 +1,9 @@
-"""Reader for the input items of a request.
+"""Reader for a request's input items.
 
 The input is one flat list in which messages, reasoning, calls and results are separate items. Adjacent assistant items
 become one message with its calls, and adjacent results become one user message. Items with a role but no `type` are
-messages. Items of the origin's own tools (`web_search_call`) and items that only the origin can read (such as another
-server's `compaction`) are dropped, with a note for the log; they do not separate the items around them.
+messages. Items of the origin's own tools (such as `web_search_call`) and items that only the origin can read (such as a
+`compaction` by another server) are dropped and logged; the items around a dropped item count as adjacent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,22 +25,22 @@ class Items:
 
     messages: tuple[Message, ...]
     tools: tuple[tuple[str, list[Json]], ...]
-    """Lists of tools in the input, each with its place."""
+    """Lists of tools in the input, each with its location in the request."""
     dropped: tuple[str, ...]
     """Notes about dropped items, for the log."""
 
 
 @define(eq=False)
 class _Turns:
-    """Builder of messages from items; the items of one turn are collected until the next turn begins."""
+    """Builder of messages from items. The items of a turn are collected until the next turn begins."""
 
     messages: list[Message] = field(factory=list, init=False)
     tools: list[tuple[str, list[Json]]] = field(factory=list, init=False)
     dropped: list[str] = field(factory=list, init=False)
-    _names: dict[str, str] = field(factory=dict, init=False)  # names of the calls so far, by id
+    _names: dict[str, str] = field(factory=dict, init=False)  # names of the calls seen so far, by id
     _waiting: dict[str, dict[str, None]] = field(factory=dict, init=False)  # ids of the unanswered calls, by name
     _programs: dict[str, str] = field(factory=dict, init=False)  # programs that the origin has started, by id
-    _raw: list[Fields] = field(factory=list, init=False)  # items of the current turn: the assistant's, or results
+    _raw: list[Fields] = field(factory=list, init=False)  # items of the current turn (the assistant's or results)
     _said: bool = field(default=False, init=False)
     _content: list[Part] = field(factory=list, init=False)
     _calls: list[ToolCall] = field(factory=list, init=False)
@@ -68,7 +68,7 @@ class _Turns:
                 self._called(typed_call(kind, fields, place))
             case "tool_search_output":
                 self.tools.append((f"{place}.tools", list_of(fields, "tools", place)))
-                if words(fields, "call_id", place) in self._names:  # a search by the client
+                if words(fields, "call_id", place) in self._names:  # the client ran the search
                     self._result(typed_result(kind, fields, place), fields)
             case "program":
                 self._programs[string(fields, "call_id", place)] = words(fields, "code", place)
@@ -83,10 +83,10 @@ class _Turns:
             case str():
                 self.dropped.append(f"input item of type {kind}")
             case _:
-                raise refused(f"{place}.type", "An input item needs a `type` or a `role`.")
+                raise refused(f"{place}.type", "An input item must have a `type` or a `role`.")
 
     def flush(self) -> None:
-        """End the current turn and emit its message."""
+        """End the current turn and append its message."""
         if self._results:
             self.messages.append(Message("user", results=tuple(self._results), raw=tuple(self._raw)))
         elif self._said or self._calls or self._reasoning:
@@ -104,7 +104,7 @@ class _Turns:
         self._said = False
 
     def _program(self, fields: Fields, place: str) -> None:
-        """Add a finished program run by the origin as a call with its result. An unfinished program is not added."""
+        """Add a program that the origin has run, as a call with its result."""
         identity = string(fields, "call_id", place)
         self._assistant(fields)
         arguments = wire.encode({"code": self._programs.get(identity, "")}).decode()
@@ -117,8 +117,8 @@ class _Turns:
         self._waiting.setdefault(call.name, {})[call.id] = None
 
     def _answered(self, fields: Fields, place: str) -> str:
-        """Return the id of the call that an output answers. An output without an id must match exactly one unanswered
-        call.
+        """Return the id of the call that an output belongs to. An output without a call id must match exactly one
+        unanswered call.
         """
         if fields.get("call_id") is not None:
             return string(fields, "call_id", place)
@@ -165,7 +165,7 @@ class _Turns:
 
 
 def read_items(items: Sequence[tuple[str, Json]]) -> Items:
-    """Return the contents of the items, each given with its place. Raises RequestError."""
+    """Return the contents of the items, which are paired with their locations in the request. Raises RequestError."""
     turns = _Turns()
     for place, item in items:
         turns.add(object_at(item, place), place)
@@ -175,7 +175,7 @@ def read_items(items: Sequence[tuple[str, Json]]) -> Items:
 
 
 def _no_open_calls(messages: Sequence[Message]) -> None:
-    """Reject a conversation that ends with unanswered calls, because there is nothing to reply to."""
+    """Reject a conversation that ends with unanswered calls, because the model needs their results to reply."""
     answered: set[str] = set()
     for message in reversed(messages):
         if message.calls:
@@ -213,7 +213,7 @@ def _call(fields: Fields, place: str, *, custom: bool) -> ToolCall:
 
 
 def _thoughts(fields: Fields) -> list[str]:
-    """Return the strings of text in a reasoning item: in its content, or in its summary if it has no content."""
+    """Return the texts of a reasoning item's content, or of its summary if it has no content."""
     for key in ("content", "summary"):
         value = fields.get(key)
         parts = value if isinstance(value, list) else ()

@@ -28,7 +28,9 @@ _PREFIXES: Final = {
 
 
 def write_list(given: Iterable[Json], owner: str, asked: Mapping[str, str]) -> bytes:
-    """Return one page of the items in a response or a conversation; `asked` is the query. Raises RequestError."""
+    """Return one page of the items in a response or a conversation, as selected by the query `asked`. Raises
+    RequestError.
+    """
     limit, order, after = asked.get("limit", str(_PAGE)), asked.get("order", "desc"), asked.get("after")
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= _LARGEST_PAGE):
         raise RequestError(f"`limit` must be an integer from 1 to {_LARGEST_PAGE}.", param="limit")
@@ -49,7 +51,7 @@ def write_list(given: Iterable[Json], owner: str, asked: Mapping[str, str]) -> b
 
 
 def item_prefix(item: Mapping[str, Json]) -> str:
-    """Return the prefix of the item's id."""
+    """Return the prefix for the item's id."""
     return _PREFIXES.get(item.get("type") or "message", "item")
 
 

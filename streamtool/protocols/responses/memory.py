@@ -3,9 +3,9 @@
 A client of this protocol may omit items that the server has already seen: `previous_response_id` represents all items
 of an earlier request and its reply, `conversation` represents the items of a stored conversation, and an
 `item_reference` represents one item of an earlier reply. `all_items` inserts these items; `store_entries` returns the
-entries that must be stored to make that possible. The caller decides where and how long values are stored; this module
-only handles ids and bytes. Stored items count toward the size of the body, so that a short request cannot become a huge
-one.
+entries that must be stored for this purpose. The caller decides where and how long values are stored; this module
+handles only ids and bytes. Stored items count toward the body's size limit, so that a short request cannot expand into
+a huge one.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ from streamtool.protocols.shared.fields import object_at, refused, shown, string
 from streamtool.settings import LimitSettings
 
 _CALLS: Final = ("fc_", "ctc_", "fco_", "ctco_", *(f"{spelling.prefix}_" for spelling in FORMATS_BY_TOOL.values()))
-"""Id prefixes of calls and results, which cannot be omitted without changing the meaning of a conversation."""
+"""Id prefixes of calls and results. Omitting such an item would change the meaning of a conversation."""
 
 
 @frozen
@@ -32,27 +32,27 @@ class StoredInput:
     """All items of a request."""
 
     items: tuple[tuple[str, Json], ...]
-    """Items, each with its place in the request, for error messages."""
+    """Items, each with its location in the request, for error messages."""
     dropped: tuple[str, ...]
     """Notes about items that are no longer stored, for the log."""
     size: int
-    """Size in bytes of the body and of all stored values it refers to."""
+    """Size in bytes of the body and of all stored values that it refers to."""
     has_stored_items: bool
-    """Whether any of the items came from the store and not from the body."""
+    """Whether the items differ from the body's because the body refers to stored items."""
     conversation: StoredConversation | None = None
     """Conversation that the request and its reply belong to."""
 
 
 @define(eq=False)
 class _BoundedStore:
-    """Reader of stored values, which count toward the size limit of the body."""
+    """Reader for stored values, which count toward the body's size limit."""
 
     _recall: Recall
     size: int
     _limit: int
 
     def data(self, identity: str, place: str) -> bytes | None:
-        """Return the value stored under the id, or None. Raises TooLargeError."""
+        """Return the value stored under the id, or None if it is missing. Raises TooLargeError."""
         data = self._recall(identity)
         self.size += len(data or b"")
         if self.size > self._limit:
@@ -61,7 +61,7 @@ class _BoundedStore:
         return data
 
     def value(self, identity: str, place: str) -> Json:
-        """Return the decoded value stored under the id, or None if it is missing or not JSON."""
+        """Return the decoded value stored under the id, or None if the value is missing or not JSON."""
         data = self.data(identity, place)
         if data is None:
             return None
@@ -72,7 +72,9 @@ class _BoundedStore:
 
 
 def all_items(raw: Fields, recall: Recall, limits: LimitSettings, size: int) -> StoredInput:
-    """Return all items of the request: the earlier response's items, then its own, with references resolved."""
+    """Return all items of the request: first those of the previous response or conversation, and then the request's own
+    items, with references resolved.
+    """
     recalled = _BoundedStore(recall, size, limits.body)
     previous, conversation = _previous(raw, recalled), _conversation(raw, recalled)
     items = [("previous_response_id", item) for item in previous]
@@ -133,7 +135,9 @@ def _is_reference(fields: Fields) -> bool:
 
 
 def _referenced(fields: Fields, place: str, recalled: _BoundedStore) -> Fields | None:
-    """Return the referenced item. If it is unknown, return None if it may be omitted, otherwise raise RequestError."""
+    """Return the referenced item, or None if it is unknown but may be omitted. Raises RequestError if it must not be
+    omitted.
+    """
     identity = string(fields, "id", place)
     item = recalled.value(identity, place)
     if isinstance(item, dict):
@@ -166,5 +170,5 @@ def items_of(conversation: Conversation) -> list[Json]:
 
 
 def head_key(id: str) -> str:
-    """Return the store key of a response without its items, which clients can retrieve."""
+    """Return the store key of a response's head, which is the response object without its output."""
     return f"head {id}"

@@ -1,4 +1,4 @@
-"""Reader for the parts of an item: text, images, audio and files. A text file becomes text."""
+"""Reader for the parts of an item: text, images, audio and files. The content of a text file becomes text."""
 
 from base64 import b64decode
 from typing import Final
@@ -15,13 +15,15 @@ _TEXTS: Final = {
     "summary_text": "text",
     "reasoning_text": "text",
 }
-"""Types of text parts, each with the key that contains the text."""
+"""Types of text parts, with the key that contains the text."""
 _DOCUMENTS: Final = ("text/", "application/json", "application/xml")
 """Prefixes of the media types of text files."""
 
 
 def content(fields: Fields, key: str, place: str, *, optional: bool = False) -> tuple[Part, ...]:
-    """Return the parts under the key, whose value is a string or a list; () if it is missing and `optional`."""
+    """Return the parts under the key, whose value is a string or a list. If the key is absent and `optional`, return
+    ().
+    """
     value = fields.get(key)
     if isinstance(value, str):
         return (TextPart(value),) if value else ()
@@ -34,12 +36,12 @@ def content(fields: Fields, key: str, place: str, *, optional: bool = False) -> 
 
 def part(value: Json, place: str) -> Part:
     """Return one part."""
-    if isinstance(value, str):  # not valid at the origin, but unambiguous
+    if isinstance(value, str):  # invalid at the origin, but unambiguous
         return TextPart(value)
     fields = object_at(value, place)
     kind = fields.get("type")
     if not isinstance(kind, str):
-        raise refused(f"{place}.type", "A part needs a `type`: input_text, input_image, input_file …")
+        raise refused(f"{place}.type", "A part must have a `type`: input_text, input_image, input_file …")
     if kind in _TEXTS:
         return TextPart(string(fields, _TEXTS[kind], place, empty=True))
     match kind, fields:
@@ -57,7 +59,7 @@ def part(value: Json, place: str) -> Part:
 
 
 def _file(fields: Fields) -> Part:
-    """Return the file; a text document becomes text, preceded by its name."""
+    """Return the part for a file. A text document becomes text that begins with the file's name."""
     data, url, name = (fields.get(key) for key in ("file_data", "file_url", "filename"))
     name = name if isinstance(name, str) else ""
     if not isinstance(data, str):

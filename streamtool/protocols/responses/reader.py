@@ -1,19 +1,19 @@
 """Reader for an upstream's Responses reply.
 
-Theory of operation. The reply is a list of items in sequence: an item begins, its deltas arrive, and its end repeats
-the item completely. Deltas are emitted immediately. Anything that the deltas did not contain is taken from the end of
-the item, so the same code also reads servers that send no deltas, or one document instead of a stream. While a call is
-open, deltas of other items are ignored. An item without any deltas before the call is emitted completely at its end; an
-item that already had deltas loses those that arrive during the call. Only the open call's arguments are counted, and
-kept in order to check whether they form an object.
+Theory of operation. The reply is a sequence of items. An item begins with an event, deltas follow, and the item's last
+event repeats the entire item. Deltas are emitted immediately. If an item had no deltas, its content is taken from its
+last event, so the same code can read replies from servers that send no deltas, or one document instead of a stream.
+While a call is open, deltas of other items are ignored. An item that had no deltas before the call is emitted
+completely when it ends or when the reply ends; an item that already had deltas loses those that arrive during the call.
+Only the open call's arguments are buffered, up to a limit, to check whether they form an object.
 
 Facts about upstreams:
-- The event that ends the stream states the reason: `response.completed`, `response.incomplete` with a reason, or
-  `response.failed` with an error. Nothing follows it.
+- The last event of a stream states why the reply ended: `response.completed`, `response.incomplete` with a reason, or
+  `response.failed` with an error.
 - Reasoning is sent as a summary or in full; a refusal is ordinary text.
 
-Nothing here raises an exception because of what an upstream sends. Source: `types/responses/response_stream_event.py`
-of openai-python 3.54.
+No input from an upstream makes this module raise an exception. Source: `types/responses/response_stream_event.py` of
+openai-python 3.54.
 """
 
 from typing import Final
@@ -42,7 +42,7 @@ _THOUGHTS: Final = frozenset({"response.reasoning_text.delta", "response.reasoni
 _ARGUMENTS: Final = frozenset({"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"})
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
-"""Types of items that are calls, with the key of the text that the model wrote."""
+"""Types of items that are calls, with the key that contains the text written by the model."""
 _BROKEN: Final = {"failed": "failed", "cancelled": "was cancelled"}
 _REASONS: Final = {"max_output_tokens": Reason.LENGTH, "content_filter": Reason.FILTER}
 
@@ -56,10 +56,10 @@ class ReplyReader(StreamReader):
         super().__init__()
         self._started = False
         self._emitted: set[int] = set()
-        """Indexes of the items that have emitted something or are done."""
+        """Indexes of the items that have been emitted, at least in part."""
         self._calls = 0
         self._open: int | None = None
-        """Index of the open call."""
+        """Index of the open call's item."""
         self._arguments: list[str] = []
         self._size = 0
         self._argument = wire.Joiner()
@@ -83,7 +83,7 @@ class ReplyReader(StreamReader):
             return
         if isinstance(response := fields.get("response"), dict):
             self._start(response, events)
-            # The terminal event repeats all items. Items whose own events were missing or ignored are emitted now,
+            # The terminal event repeats all items. Items whose own events were missing or ignored are emitted here,
             # before the finish.
             if kind in _ENDS:
                 self._items(response, events)
@@ -121,9 +121,9 @@ class ReplyReader(StreamReader):
     # --- items
 
     def _piece(self, kind: str, place: int, piece: str, events: Events) -> None:
-        """Emit a delta of an item, unless a call is open elsewhere."""
-        # Reply events of a call are contiguous, so deltas of other items are ignored while it is open. An item that is
-        # not in `_emitted` yet is not added to it, so that the end of the item supplies its content.
+        """Emit a delta of an item, unless another item is an open call."""
+        # Reply events of a call are contiguous, so deltas of other items are ignored while the call is open. These
+        # items are not added to `_emitted`, so that their content can be emitted when they end.
         if self._open is not None:
             if kind in _ARGUMENTS and place == self._open:
                 self._buffer_argument(piece, events)
@@ -138,7 +138,7 @@ class ReplyReader(StreamReader):
             events.append(ReplyReasoningDelta(0, whole) if thought else ReplyTextDelta(0, whole))
 
     def _begin(self, place: int, item: Json, events: Events) -> None:
-        """Begin an item. Only a call is opened here, because its name is already known."""
+        """Begin an item. Only calls are opened here, because their names are already known."""
         if not isinstance(item, dict) or self._open is not None or place in self._emitted:
             return
         if item.get("type") in _CALLS and (name := _name(item)) is not None:
@@ -148,7 +148,7 @@ class ReplyReader(StreamReader):
             events.append(ReplyCallStart(0, self._calls, nonempty_string(item.get("call_id")), name))
 
     def _item(self, place: int, item: Json, events: Events) -> None:
-        """End an item by emitting any content that its deltas did not contain."""
+        """End an item, and emit its content if it had no deltas."""
         if not isinstance(item, dict):
             return
         kind = item.get("type")
@@ -165,7 +165,7 @@ class ReplyReader(StreamReader):
             self._emitted.add(place)
 
     def _emit_item(self, kind: str, item: JsonObject, events: Events) -> None:
-        """Emit an item that had no deltas."""
+        """Emit the complete content of an item that had no deltas."""
         if kind in FORMATS_BY_ITEM:
             try:
                 call = typed_call(kind, wire.repaired(item), kind)
@@ -208,7 +208,7 @@ class ReplyReader(StreamReader):
         whole = item.get(_CALLS.get(str(kind), ""))
         if not self._arguments and isinstance(whole, str):
             self._buffer_argument(whole, events)
-        # The end of the item repeats the arguments, so it is used only if no deltas arrived.
+        # The item repeats the arguments, so they are taken from the item only if no deltas arrived.
         self._put(self._argument.close(), events)
         custom = kind == "custom_tool_call"
         complete = item.get("status") != "incomplete" and (custom or wire.is_object("".join(self._arguments)))
@@ -222,7 +222,7 @@ class ReplyReader(StreamReader):
     # --- the end
 
     def _end_response(self, response: JsonObject, events: Events) -> None:
-        """Handle the response object of the terminal event, or of a complete answer."""
+        """Handle the response object in the terminal event, or in a response body that is one document."""
         status = response.get("status")
         if status in _BROKEN:
             self._fail(wire.upstream_error(response.get("error") or f"The upstream's reply {_BROKEN[status]}."), events)
@@ -230,7 +230,7 @@ class ReplyReader(StreamReader):
         details = response.get("incomplete_details")
         why = details.get("reason") if isinstance(details, dict) else None
         reason = _REASONS.get(str(why), Reason.LENGTH) if status == "incomplete" else Reason.STOP
-        # The call's item never ended, so the call is incomplete even if its arguments form an object.
+        # The open call's item never ended, so the call is incomplete even if its arguments form an object.
         if self._open is not None:
             self._put(self._argument.close(), events)
             self._end_call(events, complete=False)

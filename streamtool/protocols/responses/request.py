@@ -1,9 +1,9 @@
 """Reader for Responses request bodies.
 
-The reader is as tolerant as real agents require and as strict as honesty requires: oddities are accepted, and anything
-that cannot be honored (such as a prompt stored at the origin) is a `RequestError` whose `param` names the place. If the
-request refers to earlier items, the conversation's `raw["input"]` contains all items, the earlier ones first;
-otherwise, `raw` is the body as received. Source: the OpenAI API reference and the request types of openai-python 3.52.
+The reader accepts the oddities that real agents send. It rejects anything that cannot be honored (such as a prompt
+stored at the origin) with a `RequestError` whose `param` names the invalid field. If the request refers to earlier
+items, the conversation's `raw["input"]` contains all items, beginning with the earlier ones; otherwise, `raw` is the
+body as received. Source: the OpenAI API reference and the request types of openai-python 3.52.
 """
 
 from typing import Final
@@ -29,10 +29,10 @@ from streamtool.settings import LimitSettings
 
 _OPTIONS: Final = reading("responses")
 _UNSUPPORTED: Final = {
-    "prompt": "Prompts are not stored here: send the text in `instructions` and `input`.",
+    "prompt": "Prompts are not stored here: send the prompt's text in `instructions` and `input`.",
 }
 _NOT_FORWARDABLE: Final = (*_UNSUPPORTED, "background", "conversation", "previous_response_id")
-"""Fields that prevent a body from being forwarded verbatim."""
+"""Fields that make it impossible to forward a body verbatim."""
 _HAS_NO_TOOLS: Final = frozenset({"message", "reasoning", None})
 """Types of items that do not involve tools."""
 
@@ -42,7 +42,8 @@ def _empty_store(_: str) -> None:
 
 
 def read_request(body: bytes, limits: LimitSettings, recall: Recall = _empty_store) -> Conversation:
-    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`.
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, whose `param` names the invalid
+    field.
 
     `recall` returns the value stored under the id of a response or an item.
     """
@@ -83,15 +84,16 @@ def read_request(body: bytes, limits: LimitSettings, recall: Recall = _empty_sto
 
 
 def read_count(body: bytes, limits: LimitSettings, recall: Recall = _empty_store) -> Conversation:
-    """Return the conversation to count tokens for. Raises the same errors as `read_request`."""
+    """Return the conversation whose tokens are to be counted. Raises the same errors as `read_request`."""
     return read_request(body, limits, recall)
 
 
 def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
-    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
+    """Return a conversation without messages for a body that `read_request` rejects, or None if the body involves
+    tools.
 
-    A request without tools is forwarded verbatim, because the upstream may understand it. A body that refers to stored
-    items may involve tools, so it yields None.
+    A request without tools is forwarded verbatim, because the upstream may understand it. None is returned for a body
+    that refers to stored items too, because these may involve tools.
     """
     raw = body_fields(body, limits)
     if any(raw.get(key) not in (None, False) for key in _NOT_FORWARDABLE):
@@ -136,6 +138,6 @@ def _output(raw: Fields) -> OutputFormat | None:
         case {"type": "json_schema"}:
             return OutputFormat()
         case {"type": str()}:
-            return None  # a kind that only some upstreams know, such as a grammar
+            return None  # a type that only some upstreams support, such as a grammar
         case _:
-            raise refused("text.format", "`format` must be an object with `type` text, json_object or json_schema.")
+            raise refused("text.format", "`format` must be an object whose `type` is text, json_object or json_schema.")

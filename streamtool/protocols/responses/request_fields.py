@@ -1,6 +1,6 @@
-"""Decisions about the fields of a request, and of a tool in it. A test compares the names with the SDK's.
+"""Treatment of request fields and tool fields. A test compares the field names with the SDK's.
 
-Fields that hold options are added from the option table. Source: the request types of openai-python 3.54.
+Fields that contain options are added from the option table. Source: the request types of openai-python 3.54.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ REQUEST_FIELDS: Final = RequestFields(
         "background": HONORED,
         "conversation": HONORED,
         "prompt": REJECTED.with_note("prompts are not stored here"),
-        "max_tool_calls": PASSED.with_note("it limits tools that only the origin runs"),
+        "max_tool_calls": PASSED.with_note("limits calls to tools that only the origin runs"),
         "access_programs": PASSED,
         "background_options": PASSED,
         "context_management": PASSED,
@@ -46,13 +46,13 @@ TOOL_FIELDS: Final[Mapping[str, Field]] = {
     "description": HONORED,
     "parameters": HONORED,
     "format": HONORED.with_note("the tool prompt shows its grammar"),
-    "output_schema": HONORED.with_note("the tool prompt shows the type of the result"),
+    "output_schema": HONORED.with_note("the tool prompt shows the result's type"),
     "defer_loading": HONORED.with_note(
-        "the tool is offered when the client's `tool_search` has found it, or immediately if the client has none"
+        "the tool is offered once the client's `tool_search` finds it, or immediately if the client has no such tool"
     ),
     "allowed_callers": HONORED.with_note(
-        "a tool without `direct` is dropped, and logged: only the origin runs programs"
+        "a tool without `direct` is dropped and logged, because only the origin runs programs"
     ),
     "strict": NATIVE,
-    "async": DROPPED.with_note("a call is answered in the next request"),
+    "async": DROPPED.with_note("results are always sent in the next request"),
 }

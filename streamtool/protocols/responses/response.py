@@ -1,7 +1,7 @@
 """The response object, which is the body of a complete reply and part of the first and last events of a stream.
 
-Most of it repeats the request, including its tools. It is encoded each time it is sent, which is three times per
-stream: if it were kept in memory, it would be the largest part of an open stream.
+Most of the object repeats the request, including its tools. The object is encoded again each of the three times that a
+stream sends it, because the encoded form would account for most of an open stream's memory.
 """
 
 from typing import Final
@@ -15,12 +15,12 @@ from streamtool.protocols.shared import wire
 _CODES: Final = frozenset(
     {"server_error", "rate_limit_exceeded", "invalid_prompt", "context_length_exceeded", "insufficient_quota"}
 )
-"""Error codes of a failed response that clients recognize."""
+"""Error codes that clients recognize in a failed response."""
 _TOO_MANY: Final = 429
 
 
 class ResponseObject:
-    """Response object of one reply, written at each stage of the reply."""
+    """Response object of one reply, which can be written at each stage of the reply."""
 
     __slots__ = ("_conversation", "_head", "_model")
 
@@ -47,7 +47,9 @@ class ResponseObject:
 
 
 def _echo(conversation: Conversation) -> dict[str, Json]:
-    """Return the fields that repeat the request; fields that the client omitted have the origin's default, or null."""
+    """Return the fields that repeat the request. Fields that the client omitted have the origin's default value, or
+    null.
+    """
     raw = conversation.raw
     choice = raw.get("tool_choice") or "auto"
     return {
@@ -74,7 +76,7 @@ def _echo(conversation: Conversation) -> dict[str, Json]:
 
 
 def _tool(tool: Json) -> Json:
-    """Return the tool as received, plus the keys that typed clients expect in a function."""
+    """Return the tool as received. A function is completed with the keys that typed clients expect."""
     if isinstance(tool, dict) and tool.get("type") in (None, "function"):
         return {"type": "function", "description": None, "parameters": None, "strict": False, **tool}
     return tool
@@ -93,7 +95,7 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
 
 
 def error_code(error: StreamtoolError) -> str:
-    """Return the code for an error in a failed response, limited to codes that clients recognize."""
+    """Return the code for an error in a failed response, which is always one that clients recognize."""
     if error.code in _CODES:
         return error.code or ""
     return "rate_limit_exceeded" if error.status == _TOO_MANY else "server_error"

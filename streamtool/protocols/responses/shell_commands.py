@@ -1,9 +1,9 @@
 """Streaming events for the commands of a shell call, sent while the model writes them.
 
-The commands are in JSON arguments (`{"commands": ["ls", …]}`). They are streamed as soon as the key has been read,
-provided that only numeric fields precede it. Otherwise, the events are sent when the arguments are complete. The events
-are `response.shell_call_command.added`, `.delta` and `.done` of the openai SDK 3.54, which identify the item only by
-its index.
+The commands are part of a call's JSON arguments (`{"commands": ["ls", …]}`). They are streamed as soon as the key
+`commands` has been read, provided that only numeric fields precede this key. Otherwise, the events are sent when the
+arguments are complete. The events are `response.shell_call_command.added`, `.delta` and `.done` of the openai SDK 3.54,
+which identify the item only by its index.
 """
 
 import re
@@ -14,7 +14,9 @@ from streamtool.core.json_string import JsonStringDecoder
 from streamtool.protocols.shared.stream import json_string
 
 CommandEvent = tuple[bytes, bytes]
-"""Name of an event, and its own fields as JSON without braces; fields common to all events are left out."""
+"""Name of an event, and its fields as JSON without braces. The fields common to all events of a stream are not
+included.
+"""
 
 _FIRST: Final = re.compile(
     r'\s*\{\s*(?:"(?:timeout_ms|max_output_length)"\s*:\s*(?:null|\d+)\s*,\s*)*"commands"\s*:\s*(\[\s*)?"'
@@ -31,10 +33,10 @@ class ShellCommands:
     def __init__(self, place: int) -> None:
         self._place = place  # index of the item in the output
         self._done: list[bytes] = []  # finished commands, as JSON strings
-        self._held = ""  # characters before the next command
+        self._held = ""  # characters received since the last command
         self._listed = True
-        self._over = False  # whether no further command can be streamed
-        self._said = bytearray()  # the open command, as JSON without quotes
+        self._over = False  # whether streaming has ended, because the list has ended or is irregular
+        self._said = bytearray()  # the open command, as a JSON string without quotes
         self._string: JsonStringDecoder | None = None  # None if no command is open
 
     def feed(self, arguments: str) -> list[CommandEvent]:
@@ -52,8 +54,8 @@ class ShellCommands:
         return events
 
     def close(self, commands: Sequence[str]) -> list[CommandEvent] | None:
-        """Return the remaining events for the complete call's commands; None if the commands differ from the ones
-        already sent.
+        """Return the remaining events, given the complete call's commands, or None if the commands already sent differ
+        from these.
         """
         told = len(self._done)
         if self._string is not None or self._done != [json_string(command) for command in commands[:told]]:
@@ -66,7 +68,7 @@ class ShellCommands:
         return events
 
     def _between(self, text: str, events: list[CommandEvent]) -> str:
-        """Search for the next command; return the text after its opening quote."""
+        """Search for the next command, and return the text after its opening quote."""
         text = self._held + text
         found = (_NEXT if self._done else _FIRST).match(text, 0, _LONGEST)
         if found is None:

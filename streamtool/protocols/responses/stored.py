@@ -1,8 +1,8 @@
-"""Stored responses: reading, writing and deleting them.
+"""Reading, writing and deleting of stored responses.
 
-`memory.store_entries` stores a response in two parts: its items, from which later requests continue, and its head,
-which is the object without its output. Source: `resources/responses` and `types/responses/response_item_list.py` of
-openai-python 3.54.
+`memory.store_entries` divides a response into two parts: its items, from which later requests continue, and its head,
+which is the response object without its output. Source: `resources/responses` and
+`types/responses/response_item_list.py` of openai-python 3.54.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class StoredResponse:
     head: dict[str, Json]
     """Response object without its output."""
     given: list[Json]
-    """Input items of its request."""
+    """Input items of the response's request."""
     output: list[Json]
 
     @property
@@ -47,7 +47,7 @@ class StoredResponse:
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """Ids of the response's calls, as their results refer to them."""
+        """Ids of the response's calls. Results refer to the calls by these ids."""
         ids = (item.get("call_id") for item in self.output if isinstance(item, dict))
         return tuple(id for id in ids if isinstance(id, str))
 
@@ -81,8 +81,8 @@ def write_deleted(id: str) -> bytes:
 
 
 def write_input_items(response: StoredResponse, asked: Mapping[str, str]) -> bytes:
-    """Return the list of the input items of a response's request; `asked` is the query. Raises RequestError.
+    """Return the list of input items of a response's request, as selected by the query `asked`. Raises RequestError.
 
-    An item that the client sent without an id gets one that is derived from its position.
+    An item that the client sent without an id gets an id that is derived from the item's position.
     """
     return write_list(response.given, response.id, asked)

@@ -1,11 +1,11 @@
-"""Reader for the tools of a request and for its tool choice.
+"""Reader for a request's tools and for its tool choice.
 
-In this protocol, tools are flat: functions, custom tools with free-form input, and namespaces, which are groups of
-both; a tool in a group is known as `group.tool`. Tools are listed in `tools` and in input items (`additional_tools`),
-where a later list may replace a tool. A typed tool (`shell`) gets its schema from `typed_tools` if the client runs it.
-Tools that only the origin can run (`web_search`) are dropped, with a note for the log. If the client searches for tools
-(`tool_search`), a tool with `defer_loading` is offered once it has been found. The origin's own tool search is not
-available here, so tools that it would find are offered from the beginning.
+An entry of `tools` is a function, a custom tool with free-form input, or a namespace, which is a group of functions and
+custom tools; the model knows a tool in a group as `group.tool`. Tools are listed in `tools` and in input items
+(`additional_tools`); a later list may redefine a tool. A typed tool (such as `shell`) gets its schema from
+`typed_tools` if the client runs it. Tools that only the origin can run (such as `web_search`) are dropped and logged.
+If the client searches for tools (`tool_search`), a tool with `defer_loading` is offered once it has been found. The
+origin's own tool search is not available here, so tools that it would find are offered from the beginning.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -49,10 +49,10 @@ def read_tools(
     *,
     known: Container[str] = (),
 ) -> ToolOffer:
-    """Return the tools of the request: first the ones in `tools`, then the ones in the `further` lists, which
-    are given with their places.
+    """Return the tools of the request: first those in `tools`, and then those in the `further` lists, which are each
+    paired with their location in the request.
 
-    `size` is the size of the body; tools named in `known` are offered even if they are deferred. Raises RequestError
+    `size` is the size of the body. Tools named in `known` are offered even if they are deferred. Raises RequestError
     and TooLargeError.
     """
     found: dict[str, Tool] = {}
@@ -73,7 +73,7 @@ def read_tools(
 def _each(
     items: Sequence[Json], at: str, limits: LimitSettings, size: int, dropped: list[str]
 ) -> Iterable[tuple[Tool, str]]:
-    """Yield each tool with its place, including the tools in groups."""
+    """Yield each tool, including the tools in groups, with its location in the request."""
     for i, item in enumerate(items):
         place = f"{at}[{i}]"
         fields = object_at(item, place)
@@ -103,7 +103,7 @@ def _group(
 
 
 def _offered(fields: Fields, place: str, limits: LimitSettings, size: int, dropped: list[str]) -> tuple[Tool, ...]:
-    """Return the tools to offer to the model; () if only the origin can run the tool."""
+    """Return the tools to offer to the model, or () if only the origin can run the tool."""
     kind = fields.get("type") or ("function" if "name" in fields else None)
     if for_code_only(fields):
         dropped.append(f"tool {words(fields, 'name', place) or kind}, which only code may call")
@@ -122,7 +122,7 @@ def _offered(fields: Fields, place: str, limits: LimitSettings, size: int, dropp
         name, about = tool_name(fields, place, limits), custom_description(fields, place)
         return (Tool(name, about, custom=True, deferred=flag(fields, "defer_loading", place)),)
     if not isinstance(kind, str):
-        raise refused(f"{place}.type", "A tool needs a `type`: function, custom or namespace.")
+        raise refused(f"{place}.type", "A tool must have a `type`: function, custom or namespace.")
     words(fields, "description", place)
     tool_schema(fields, "parameters", place, limits, size)
     found = tools_of(kind, fields)
@@ -135,11 +135,11 @@ def _offered(fields: Fields, place: str, limits: LimitSettings, size: int, dropp
 
 
 _COMPUTERS: Final = ("computer", "computer_use", "computer_use_preview")
-"""Interchangeable types: a tool choice may use any of them to refer to a tool of any of them."""
+"""Interchangeable types: a tool choice may use any of these types to refer to a tool that has any of these types."""
 
 
 class _Names:
-    """Index of the names that a tool choice may use for a tool: its full name, or its name within its namespace."""
+    """Index of tools by the names that a tool choice may use: a tool's full name, or its name within its namespace."""
 
     __slots__ = ("_groups", "_known", "_short", "_typed")
 
@@ -172,16 +172,16 @@ class _Names:
         return meant
 
     def typed(self, kind: Json) -> bool:
-        """Return whether a tool of this type is offered; a tool choice refers to such a tool by type instead of
+        """Return whether a tool of this type is offered. A tool choice refers to such a tool by its type instead of its
         name.
         """
         return isinstance(kind, str) and kind in self._typed
 
 
 def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Conversation:
-    """Return `conversation` with its `ToolChoice`, after checking that it names only tools of the request.
+    """Return `conversation` with its `ToolChoice` set, after checking that it names only tools in the request.
 
-    `hosted` means that tools were dropped, so that an unknown kind of tool choice may refer to one of them.
+    `hosted` means that tools were dropped, so a tool choice of an unknown type may refer to a dropped tool.
     """
     value = raw.get("tool_choice")
     dropped = conversation.dropped
@@ -199,7 +199,7 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
         case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
             choice = _allowed(mode, tools, names) if offers else ToolChoice(mode)
         case {"type": "allowed_tools"}:
-            raise refused("tool_choice", "`allowed_tools` needs a `mode` (auto or required) and a list of `tools`.")
+            raise refused("tool_choice", "`allowed_tools` must have a `mode` (auto or required) and a list of `tools`.")
         case {"type": "function" | "custom" | "namespace"}:
             choice = ToolChoice("required")
         case {"type": str(kind)} if names.typed(kind):
@@ -214,7 +214,7 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
     if not offers:
         if choice.mode == "required":
             if not hosted:
-                raise refused("tool_choice", "`tool_choice` requires a tool, but the request has none.")
+                raise refused("tool_choice", "`tool_choice` requires a call, but the request has no tools.")
             dropped = (*dropped, HOSTED_CHOICE)
         choice = ToolChoice()
     parallel = flag(raw, "parallel_tool_calls", default=True)
@@ -227,6 +227,6 @@ def _allowed(mode: Any, tools: Sequence[Json], names: _Names) -> ToolChoice:
         place = f"tool_choice.tools[{i}]"
         fields = object_at(item, place)
         kind = fields.get("type", "function")
-        if kind in ("function", "custom", "namespace") or names.typed(kind):  # any other kind is not among the tools
+        if kind in ("function", "custom", "namespace") or names.typed(kind):  # others have been dropped
             allowed.update(dict.fromkeys(names.of(fields, place)))
     return ToolChoice(mode, tuple(allowed)) if allowed else ToolChoice("none")

@@ -1,9 +1,9 @@
-"""Conversion between calls to typed tools and their items.
+"""Conversion between calls to typed tools and the items that represent them.
 
 The model writes arguments according to the schema in `typed_tools`; the client receives an item of the tool's own type.
-The item is added when the call begins, if its type allows an item without content, and is complete when the call ends.
-In between, shell commands are streamed as they are written (`shell_commands`); for other items, the protocol has no
-such events. If the arguments do not form a valid item, the item is incomplete, as for a truncated call.
+If the item's type allows an item without content, the item is added when the call begins. It is completed when the call
+ends. Shell commands are streamed while the model writes them (`shell_commands`); the protocol has no such events for
+other items. If the arguments do not form a valid item, the item is marked as incomplete, like that of a truncated call.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from streamtool.protocols.shared.fields import list_of, string
 
 @frozen
 class CallFormat:
-    """Form of the calls to one tool."""
+    """Format of the calls to one tool."""
 
     name: str
     """Tool name, as the model knows it."""
@@ -30,34 +30,34 @@ class CallFormat:
     prefix: str
     """Prefix of the item's id."""
     initial_fields: Fields | None
-    """The item's own fields before anything is known about the call; None if no item can be added yet."""
+    """Fields of an item that is added before the arguments are known; None if the type does not allow such an item."""
     write: Callable[[Json], list[Fields]]
-    """Converter from arguments to the fields of each item: several if the call becomes several items, none if the
-    arguments are invalid.
+    """Function that converts arguments to the fields of one or more items; an empty list means that the arguments are
+    invalid.
     """
     read: Callable[[Fields], Json]
-    """Converter from an item to arguments."""
+    """Function that converts an item to arguments."""
     streams_commands: bool = False
     """Whether the item's commands are streamed to the client as they are written."""
 
 
 @define(eq=False)
 class TypedCall:
-    """Call that is being written."""
+    """Call that is being written by the model."""
 
     index: int
     """Index of the call in the reply events."""
     place: int
-    """Index of its first item in the output."""
+    """Index of the call's first item in the output."""
     id: str
     spelling: CallFormat
     arguments: bytearray = Factory(bytearray)
-    """Arguments so far, in one buffer, because a list of pieces takes ten times the memory."""
+    """Arguments received so far, in one buffer, because a list of pieces takes ten times as much memory."""
     commands: ShellCommands = Factory(lambda self: ShellCommands(self.place), takes_self=True)
-    """State of the command events, used if the call's `spelling` streams them."""
+    """State of the command events, which is used only if the call's `spelling` streams commands."""
 
     def feed(self, text: str) -> int:
-        """Add a piece of the arguments; return its size in bytes."""
+        """Add a piece of the arguments, and return its size in bytes."""
         piece = text.encode("utf-8", "surrogatepass")
         self.arguments += piece
         return len(piece)
@@ -67,10 +67,10 @@ class TypedCall:
         return self.commands.feed(text) if self.spelling.streams_commands else []
 
     def close(self) -> tuple[list[Fields], list[CommandEvent]]:
-        """Return the fields of the call's items, and the events to send before the items.
+        """Return the fields of the call's items, and the events that must be sent before the items.
 
-        If the commands already sent to the client differ from the final ones (for example because a key was repeated),
-        the list of items is empty, since it is unclear which commands are meant.
+        If the commands already sent to the client differ from the final ones (for example, because a key was repeated),
+        the list of items is empty, because it is unclear which commands the model intended.
         """
         items = self._items()
         if not items or not self.spelling.streams_commands:
@@ -87,8 +87,8 @@ class TypedCall:
         return self.spelling.write(value)
 
     def fields(self, own: Fields, number: int = 0) -> bytes:
-        """Return the JSON fields of the call's item with this number, without braces: the fields that identify the
-        call, and the item's `own` fields.
+        """Return the JSON fields of the item with this number, without braces. They consist of the call's id and the
+        item's `own` fields.
         """
         identity = f"{self.id[:36]}_{number}" if number else self.id
         return wire.encode({"call_id": identity, **own})[1:-1]
@@ -102,14 +102,16 @@ def _object(value: Json) -> Fields:
 
 
 def _texts(value: Json) -> list[str]:
-    """Return the value as a list of strings. A string becomes a list of one; anything else becomes an empty list."""
+    """Return the value if it is a list of strings. A string becomes a list of one string, and anything else an empty
+    list.
+    """
     if isinstance(value, str):
         return [value] if value else []
     return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else []
 
 
 def _count(value: Json) -> int | None:
-    """Return an integer, which may be given as a string of digits or as a float; None for anything else."""
+    """Return an integer, which may be written as a string of digits or as a float, or None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value[:18])
     if isinstance(value, float) and value.is_integer():
@@ -118,7 +120,7 @@ def _count(value: Json) -> int | None:
 
 
 def _without_empty(fields: Fields) -> Fields:
-    """Return the fields that are not empty."""
+    """Return the fields whose values are not empty."""
     return {key: value for key, value in fields.items() if value not in (None, {}, [])}
 
 
@@ -140,7 +142,7 @@ def _shell_arguments(item: Fields) -> Json:
     return _without_empty(_object(item.get("action")))
 
 
-def _shell_result(fields: Fields, place: str) -> tuple[Part, ...]:  # noqa: ARG001  results share a signature
+def _shell_result(fields: Fields, place: str) -> tuple[Part, ...]:  # noqa: ARG001  all result functions have the same parameters
     lines: list[str] = []
     value = fields.get("output")
     if isinstance(value, str):
@@ -172,7 +174,7 @@ def _command_output(fields: Fields) -> list[str]:
 def _local_shell(value: Json) -> list[Fields]:
     given = _object(value)
     command = given.get("command") if given else value
-    if isinstance(command, str) and command:  # a command line for a shell
+    if isinstance(command, str) and command:  # a command line, which requires a shell
         command = ["bash", "-lc", command]
     return [_local_shell_item(words, given)] if (words := _texts(command)) else []
 
@@ -205,7 +207,9 @@ _ENVELOPE: Final = ("*** Begin Patch", "*** End Patch")
 
 
 def _patch(value: Json) -> list[Fields]:
-    """Return one operation per file. The arguments may be a whole patch in the format that models have learned."""
+    """Return one operation per file. The arguments may be an entire patch in the format that models have been trained
+    on.
+    """
     given = _object(_object(value).get("operation") or value)
     texts = [text for text in (value, *given.values()) if isinstance(text, str)]
     for text in texts:
@@ -223,7 +227,7 @@ def _text(value: Json) -> str:
 
 
 def _operations(patch: str) -> list[dict[str, str]]:
-    """Return the operations in a whole patch, with its lines verbatim as diffs."""
+    """Return the operations in an entire patch. Each diff consists of the patch's lines for the file, verbatim."""
     found: list[dict[str, str]] = []
     lines: list[str] = []
     for line in patch.strip().split("\n"):
@@ -250,7 +254,7 @@ def _patch_result(fields: Fields, place: str) -> tuple[Part, ...]:
 
 
 def _points(value: Json) -> list[Fields]:
-    """Return a list of points; an empty list if a point lacks a coordinate."""
+    """Return a list of points, or an empty list if a point lacks a coordinate."""
     given = value if isinstance(value, list) else []
     points: list[Fields] = [{key: _count(_object(point).get(key)) for key in ("x", "y")} for point in given]
     return [] if any(None in point.values() for point in points) else points
@@ -268,13 +272,13 @@ _ACTIONS: Final[Mapping[str, Fields]] = {
     "type": {"text": _text},
     "wait": {},
 }
-"""Required fields of each action in addition to its type, with the functions that read them."""
+"""Fields that each type of action requires, with the functions that read them."""
 _BUTTONS: Final = ("left", "right", "wheel", "back", "forward")
 _NO_CHECKS: Final[Fields] = {"pending_safety_checks": []}
 
 
 def _action(value: Json) -> Fields | None:
-    """Return one action; None if a required field is missing."""
+    """Return one action, or None if its type is unknown or a required field is missing."""
     given = _object(value)
     kind = given.get("type")
     if not isinstance(kind, str) or kind not in _ACTIONS:
@@ -344,14 +348,14 @@ _SPELLINGS: Final = (
     CallFormat("tool_search", "tool_search_call", "tsc", _tool_search({})[0], _tool_search, _tool_search_arguments),
 )
 FORMATS_BY_ITEM: Final[Mapping[str, CallFormat]] = {spelling.item: spelling for spelling in _SPELLINGS}
-"""Formats by item type."""
+"""Call formats by item type."""
 FORMATS_BY_TOOL: Final[Mapping[str, CallFormat]] = {
     **{spelling.name: spelling for spelling in _SPELLINGS},
     "computer_use_preview": CallFormat(
         "computer", "computer_call", "cu", _NO_CHECKS, _computer_preview, _computer_arguments
     ),
 }
-"""Formats by tool type."""
+"""Call formats by tool type."""
 TYPED_RESULTS: Final[Mapping[str, Callable[[Fields, str], tuple[Part, ...]]]] = {
     "shell_call_output": _shell_result,
     "local_shell_call_output": _plain_result,
@@ -359,7 +363,7 @@ TYPED_RESULTS: Final[Mapping[str, Callable[[Fields, str], tuple[Part, ...]]]] = 
     "computer_call_output": _screenshot,
     "tool_search_output": _search_result,
 }
-"""Functions that read results, by item type."""
+"""Functions that read the content of results, by item type."""
 
 
 def typed_call(kind: str, fields: Fields, place: str) -> ToolCall:
@@ -370,7 +374,7 @@ def typed_call(kind: str, fields: Fields, place: str) -> ToolCall:
 
 
 def typed_result(kind: str, fields: Fields, place: str) -> ToolResult:
-    """Return the result in an item of this type. In a result for a local shell, the item's own id may be the call's
+    """Return the result in an item of this type. If the item is a local shell's result, its own id may be the call's
     id.
     """
     key = "id" if kind == "local_shell_call_output" and fields.get("call_id") is None else "call_id"

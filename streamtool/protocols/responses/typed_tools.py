@@ -1,7 +1,7 @@
-"""Typed tools of this protocol, with schemas for the ones that the client runs.
+"""Typed tools of this protocol, with schemas for those that the client runs.
 
-Types such as `shell` come without a schema. The schemas here have the shape of the item in which the call is returned,
-without its metadata. Source: the tool and item types of openai-python 3.54.
+Clients send types such as `shell` without a schema. Each schema in this module has the form of the item in which the
+call is returned, without the item's metadata. Source: the tool and item types of openai-python 3.54.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ _SEARCH: Final = object_schema(["query"], query=described(TEXT, "what the tool i
 
 
 def tools_of(kind: str, fields: Fields) -> tuple[Tool, ...]:
-    """Return the tools for this type; () if the client does not run it."""
+    """Return the tools for this type, or () if the client does not run them."""
     return tools_for_type(TYPED_TOOLS, kind, fields)
 
 
@@ -76,7 +76,7 @@ def _shell(kind: str, fields: Fields) -> tuple[Tool, ...]:
 
 
 def _skills(skills: Json) -> str:
-    """Return the part of a shell's description that lists its skills; "" if it has none."""
+    """Return the part of a shell's description that lists its skills, or "" if it has none."""
     known = [skill for skill in skills if isinstance(skill, Mapping)] if isinstance(skills, list) else []
     if not known:
         return ""
@@ -86,7 +86,7 @@ def _skills(skills: Json) -> str:
     )
 
 
-def _local_shell(kind: str, fields: Fields) -> tuple[Tool, ...]:  # noqa: ARG001  it has no options
+def _local_shell(kind: str, fields: Fields) -> tuple[Tool, ...]:  # noqa: ARG001  this tool has no options
     return (Tool("local_shell", "Runs a program on the user's machine.", _LOCAL_SHELL, kind=kind),)
 
 
@@ -95,7 +95,7 @@ def _apply_patch(kind: str, fields: Fields) -> tuple[Tool, ...]:  # noqa: ARG001
 
 
 def _computer(kind: str, fields: Fields) -> tuple[Tool, ...]:
-    """Return the tool for a computer. The newer type accepts several actions per call; the older one describes the
+    """Return the tool for a computer. The newer type accepts several actions per call; the older type describes the
     screen.
     """
     about = "Uses the screen, mouse and keyboard of a computer; each call is answered with a screenshot."
@@ -130,22 +130,22 @@ TYPED_TOOLS: Final = (
     TypedTool("image_generation", "origin", "image_generation_call", ""),
     TypedTool("programmatic_tool_calling", "origin", "program", "program_output"),
 )
-"""The first matching row applies."""
+"""Rows of the table. The first row that matches a type applies."""
 
 ITEMS: Final = {
     "message": "a message",
     "function_call": "a call",
-    "function_call_output": "its result",
+    "function_call_output": "a result",
     "custom_tool_call": "a call",
-    "custom_tool_call_output": "its result",
+    "custom_tool_call_output": "a result",
     "reasoning": "reasoning of the assistant message",
-    "additional_tools": "its tools are added to the others",
-    "item_reference": "the item of an earlier reply",
-    "mcp_list_tools": "left out",
-    "mcp_approval_request": "left out",
-    "mcp_approval_response": "left out",
-    "compaction": "text if it was created here; otherwise left out",
-    "compaction_trigger": "left out",
-    "configuration_update": "left out",
+    "additional_tools": "its tools are added to the request's tools",
+    "item_reference": "replaced with an item of an earlier reply",
+    "mcp_list_tools": "omitted",
+    "mcp_approval_request": "omitted",
+    "mcp_approval_response": "omitted",
+    "compaction": "text if streamtool created it, otherwise omitted",
+    "compaction_trigger": "omitted",
+    "configuration_update": "omitted",
 }
 """Handling of items other than calls and results of typed tools."""

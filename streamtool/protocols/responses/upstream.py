@@ -1,10 +1,9 @@
 """Writer for Responses request bodies to an upstream.
 
-Input from a client of this protocol is forwarded unless it was modified: a message with `raw` is written as its
-original items, and unknown body fields are written verbatim. The items of an earlier response are already in the input,
-so that response's id is not forwarded. Tools are written only if the conversation still has them; once they have been
-turned into text, none of the fields that concern tools is written. Source: `types/responses/response_create_params.py`
-of openai-python 3.54.
+Input from a client of this protocol is forwarded unless it was modified: the original items of a message with `raw` and
+unknown body fields are written verbatim. The id of an earlier response is not forwarded, because that response's items
+are already in the input. Tools are written only if the conversation still has them; once they have been moved into the
+prompt, no tool-related field is written. Source: `types/responses/response_create_params.py` of openai-python 3.54.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +17,9 @@ from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
 HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""Headers of every request."""
+"""Headers to send with every request."""
 KEY_HEADER: Final = b"authorization"
-"""Header that carries the key."""
+"""Header that carries the API key."""
 MODELS_PATH: Final = "/v1/models"
 
 _OURS: Final = frozenset(
@@ -33,15 +32,15 @@ _OPTIONS: Final = writing("responses")
 _COUNTED: Final = frozenset(
     {"model", "input", "reasoning", "text", "tools", "tool_choice", "parallel_tool_calls", "truncation"}
 )
-"""Fields that a token-counting request may have."""
+"""Fields that a token-counting request may contain."""
 
 
-def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
+def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  the path is constant
     """Return the request path."""
     return "/v1/responses"
 
 
-def count_path(model: ModelSettings) -> str:  # noqa: ARG001  other protocols name it in the path
+def count_path(model: ModelSettings) -> str:  # noqa: ARG001  the path is constant
     """Return the path of token-counting requests."""
     return "/v1/responses/input_tokens"
 
@@ -53,14 +52,14 @@ def write_count_request(conversation: Conversation, model: ModelSettings) -> byt
 
 
 def read_count_reply(body: bytes) -> int | None:
-    """Return the number of tokens; None if the upstream did not report it."""
+    """Return the number of tokens, or None if the upstream did not report it."""
     return wire.count_in(body, "input_tokens")
 
 
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
     """Return the JSON body of the request for the next reply."""
     if conversation.options.n > 1:
-        raise RequestError("This upstream returns one reply per request; request one at a time.", param="n")
+        raise RequestError("This upstream returns one reply per request: set `n` to 1.", param="n")
     if conversation.protocol == "responses" and not conversation.messages:  # the request could not be parsed
         return wire.encode_request({**conversation.raw, "model": model.name})
     return wire.encode_request({**_body(conversation, model), "stream": stream})
@@ -90,7 +89,7 @@ def _body(conversation: Conversation, model: ModelSettings) -> dict[str, Json]:
 
 
 def _text(conversation: Conversation, *, same: bool) -> dict[str, Json]:
-    """Return the value of `text`: the format of the answer, and the client's other settings under the same key."""
+    """Return the value of `text`: the format of the reply, and the client's other settings under the same key."""
     sent = conversation.raw.get("text") if same else None
     fields = {key: value for key, value in sent.items() if key != "format"} if isinstance(sent, Mapping) else {}
     output, forcing = conversation.options.output, conversation.forcing
@@ -110,7 +109,7 @@ def _tools(conversation: Conversation, *, same: bool) -> dict[str, Json]:
     for item in (conversation.raw.get("tools") or ()) if same else ():
         sent.update((name, item) for name in _names(item) if name not in sent)
     written = [sent.get(tool.name) or _tool(tool) for tool in conversation.tools]
-    fields: dict[str, Json] = {"tools": list({id(item): item for item in written}.values())}  # a namespace is one entry
+    fields: dict[str, Json] = {"tools": list({id(item): item for item in written}.values())}  # one entry per namespace
     choice = _choice(conversation.choice, {tool.name for tool in conversation.tools if tool.custom})
     if choice is not None:
         fields["tool_choice"] = choice
@@ -137,7 +136,7 @@ def _tool(tool: Tool) -> dict[str, Json]:
 
 
 def _choice(choice: ToolChoice, custom: set[str]) -> Json:
-    """Return the value of `tool_choice`; None for the default."""
+    """Return the value of `tool_choice`, or None for the default."""
     if not choice.names or choice.mode == "none":
         return None if choice.mode == "auto" else choice.mode
     named = [{"type": "custom" if name in custom else "function", "name": name} for name in choice.names]
@@ -174,12 +173,12 @@ def _call(call: ToolCall) -> Fields:
 
 
 def _words(parts: Sequence[Part]) -> str:
-    """Return content as text, with a placeholder for anything that is not text."""
+    """Return content as text, with a placeholder for each part that is not text."""
     return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.kind}]" for part in parts)
 
 
 def _content(parts: Sequence[Part], *, same: bool) -> Json:
-    """Return content as one string, or as a list of parts if some are not text."""
+    """Return content as one string, or as a list of parts if some parts are not text."""
     if all(isinstance(part, TextPart) for part in parts):
         return _words(parts)
     return [

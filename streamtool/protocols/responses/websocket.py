@@ -1,11 +1,11 @@
 """Messages of the Responses protocol over a websocket.
 
-The client sends `response.create`, which is the body of a request with additional fields: `stream_id` names a lane,
-whose requests are handled one after another, and `generate: false` marks a request that only prepares for the next one.
-The client receives the events of the stream, one per message, each with its request's `stream_id`. An error is a single
-event, whether its request was rejected (the event then has the HTTP status) or had already begun. `response.steer` is
-always rejected. Sources: `responses_client_event.py` and `responses_server_event.py` of openai-python 3.54; the API
-guide to websocket mode.
+The client sends `response.create`, which consists of a request body and additional fields: `stream_id` names a lane,
+whose requests are handled one after another, and `generate: false` marks a request that only prepares for the next
+request. The client receives the events of the stream, one per message, each with its request's `stream_id`. An error is
+a single event, whether the request was rejected or the reply had already begun. If the request was rejected, the event
+contains the HTTP status. `response.steer` is always rejected. Sources: `responses_client_event.py` and
+`responses_server_event.py` of openai-python 3.54; the API guide to websocket mode.
 """
 
 import json
@@ -24,26 +24,24 @@ LANE: Final = "stream_id"
 _LONGEST_LANE: Final = 256
 """Maximum length of a lane's name in characters."""
 _ENVELOPE: Final = frozenset(("type", LANE, "generate", "background"))
-"""Fields that exist only in websocket messages, or that have no meaning in them."""
+"""Fields that exist only in websocket messages, or that have no meaning in such messages."""
 
 
 @frozen
 class SocketRequest:
-    """Request received as a message."""
+    """Request in a client's message."""
 
     body: bytes = field(repr=False)
     """Body of the equivalent HTTP request."""
     lane: str | None
-    """Name of the lane; None for the unnamed one."""
+    """Name of the lane; None for the unnamed lane."""
     stored: bool
     generates: bool
-    """Whether to call the upstream; otherwise the request only prepares for the next one."""
+    """Whether to send the request to the upstream. If false, the request only prepares for the next request."""
 
 
 class SteerRejected(Exception):
-    """Raised when a client tries to add to a response in progress; `message` is the message that rejects the
-    attempt.
-    """
+    """Raised when a client tries to steer a response in progress. `message` is the message that rejects the attempt."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -76,7 +74,7 @@ def read_message(data: bytes, limits: LimitSettings) -> SocketRequest:
 
 
 def lane_of(data: bytes) -> str | None:
-    """Return the lane named by a message that is otherwise invalid; None if it names none."""
+    """Return the lane named by a message that is otherwise invalid, or None if it does not name a lane."""
     try:
         found = wire.decode_tolerant(data)
     except ValueError:
@@ -86,7 +84,7 @@ def lane_of(data: bytes) -> str | None:
 
 
 def write_event(event: ServerSentEvent, lane: str | None) -> str:
-    """Return the message for an event of the stream."""
+    """Return the message for an event in a stream."""
     if event.name == "error":
         told = wire.decode_tolerant(event.data)
         number = told.get("sequence_number")
@@ -103,7 +101,7 @@ def write_rejection(status: int, body: bytes, lane: str | None, retry_after: str
         error = wire.decode_tolerant(body)["error"]
         error = {"type": error["type"], "message": error["message"], **_without(error, "type", "message")}
     except (ValueError, KeyError, TypeError):
-        error = {"type": "server_error", "code": None, "message": f"The upstream answered with status {status}."}
+        error = {"type": "server_error", "code": None, "message": f"The upstream returned status {status}."}
     if retry_after:
         error["headers"] = {"retry-after": retry_after}
     return _message({"type": "error", "status": status, "error": error}, lane)

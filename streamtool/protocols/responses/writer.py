@@ -1,19 +1,22 @@
 """Writer for a Responses stream.
 
-Guarantees to the client, whatever the upstream did (the strictest of the clients in use needs each of them):
-`response.created` is first; the name of an event equals its type; sequence numbers are 0, 1, 2 …; items follow one
-another, each with its own id and index; each item is added before any of its content is sent, and done before the next
-one is added; the `done` events and the final response contain exactly the bytes that were streamed; arguments are one
-JSON object, unless the call is incomplete; one terminal event is last, which is `response.completed`,
-`response.incomplete` or, after an `error` event, `response.failed`. The protocol has no event for a cancelled response:
-its stream ends in `response.failed` without an error, and the status of the response is `cancelled`.
+Guarantees to the client, whatever the upstream sends (each is required by at least one client in use):
+- `response.created` is the first event. An event's name equals its type. Sequence numbers are 0, 1, 2 …
+- Each item has its own id and index. It is added before any of its content is sent, and it is done before the next item
+  is added.
+- The `done` events and the final response contain exactly the content that was streamed.
+- Arguments are one JSON object, unless the call is incomplete.
+- The last event is `response.completed`, `response.incomplete` or, after an `error` event, `response.failed`. The
+  protocol has no event for a cancelled response, whose stream ends with `response.failed` without an error, and whose
+  status is `cancelled`.
 
-Theory of operation. One item is open at a time: a message, reasoning or a call. A delta is a template, built when the
-item opens, and one JSON string. The string is also appended verbatim to the previous ones, and the events that close
-the item are built from them. Repeated content is therefore identical to the streamed content, and a delta costs the
-same at any position. A call to a typed tool is buffered until it is complete, but shell commands are streamed
-(`typed_calls`). An item's id is the reply's own id with a number: it needs no randomness, and is unique in the
-conversation because the reply's id is. Whitespace after a call is buffered until text follows.
+Theory of operation. One item is open at a time: a message, reasoning or a call. A delta is one JSON string, inserted
+into a template that is built when the item opens. The string is appended verbatim to the item's previous strings, from
+which the events that close the item are built. Repeated content is therefore identical to the streamed content, and the
+cost of a delta does not depend on its position. A call to a typed tool is buffered until it is complete, but shell
+commands are streamed (`typed_calls`). An item's id is the reply's own id with a number; it requires no randomness, and
+it is unique in the conversation because the reply's id is unique. Whitespace after a call is buffered until text
+follows.
 """
 
 import re
@@ -50,40 +53,42 @@ from streamtool.protocols.shared.stream import (
 
 ItemKind = Literal["message", "reasoning", "function_call", "custom_tool_call", "typed"]
 
-_LONGEST: Final = 40  # maximum length of the reply's id within an item id, which may have up to 64 characters
+_LONGEST: Final = 40  # maximum length of the reply's id within an item id, which is limited to 64 characters
 _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _FOREIGN: Final = re.compile("[^A-Za-z0-9_-]")
 
 
 def _template(name: str, place: str, key: str, more: str = "") -> bytes:
-    """Return the template of an event in which only the sequence number and one string are missing."""
+    """Return the template of an event, which lacks only the sequence number and one string."""
     return f'event: {name}\ndata: {{"type":"{name}","sequence_number":%d,{place},"{key}":%b{more}}}\n\n'.encode()
 
 
 @define(eq=False)
 class _Item:
-    """State of the open item; `kind` is unset if no item is open."""
+    """State of the open item; `kind` is None if no item is open."""
 
     kind: ItemKind | None = None
     id: str = ""
     location: str = ""
-    """The item's id and index, as JSON fields for its events."""
+    """The item's id and index, as JSON fields for the item's events."""
     template: bytes = b""
     """Template of the item's deltas."""
     deltas: bytearray = Factory(bytearray)
-    """Strings of the item's deltas, without quotes; in one buffer, because a list takes ten times the memory."""
+    """Strings of the item's deltas, without quotes, in one buffer, because a list takes ten times as much memory."""
     fields: bytes = b""
     """JSON fields that identify the call."""
     call: int = -1
     """Index of the open call in the reply events; -1 if the item is not a call."""
     blank: bool = True
-    """Whether the call's arguments are only whitespace so far."""
+    """Whether the call's arguments have been only whitespace so far."""
     typed: TypedCall | None = None
-    """Call to a typed tool, whose item is done when the call is complete; `call` is then not set."""
+    """Call, if the item is a call to a typed tool; `call` is not set in this case."""
 
     @property
     def is_call(self) -> bool:
-        """Whether the item is a call, which is truncated by anything other than its own end."""
+        """Whether the item is a call. Unlike other items, a call is truncated if it is ended by anything other than its
+        own end event.
+        """
         return self.call >= 0 or self.typed is not None
 
     def write(self, status: bytes, fields: bytes) -> bytes:
@@ -98,18 +103,18 @@ class _Item:
 
 @define(eq=False)
 class _Output:
-    """Finished items, and the data for the ids of further items."""
+    """Finished items, and the data from which the ids of items are built."""
 
     core: str = ""
     """The reply's id without its prefix."""
     done: list[bytes] = Factory(list)
     held: int = 0
-    """Number of bytes in all strings, including the open item's."""
+    """Number of bytes in the strings of all items, including the open item."""
     cut: bool = False
     """Whether a call is incomplete."""
 
     def id(self, prefix: str) -> str:
-        """Return an id for the next item."""
+        """Return the id for the next item."""
         return f"{prefix}_{self.core}_{len(self.done)}"
 
     def joined(self) -> bytes:
@@ -120,8 +125,9 @@ class _Output:
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply.
 
-    `id`, `created` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange. Events are
-    never forwarded, even if the upstream speaks this protocol too (`forwards`), because the sequence numbers differ.
+    `id`, `created` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange.
+    Events are never forwarded, even if the upstream speaks this protocol too (`forwards`), because the sequence numbers
+    differ.
     """
 
     __slots__ = (
@@ -149,10 +155,10 @@ class ReplyWriter(StreamWriter):
     ) -> None:
         super().__init__()
         self.response: bytes | None = None
-        """Final response object; None until the reply is complete, and if it fails."""
+        """Final response object; None if the reply is not complete yet or has failed."""
         self._conversation = conversation
         self._name = ReplyStart(id, created, model)
-        # tools that have a different name at the client, input that is not JSON, or their own type of item
+        # tools that have a different name at the client, input that is not JSON, or a dedicated item type
         self._tools = {tool.name: tool for tool in conversation.tools if tool.namespace or tool.custom or tool.kind}
         self._response: ResponseObject | None = None  # None before the reply begins
         self._sequence = 0
@@ -169,8 +175,8 @@ class ReplyWriter(StreamWriter):
         if self._item.kind != "message":
             if self._ended or self._reason is not None:
                 return
-            # Items never overlap: an open call or reasoning item ends before the message is added. Whitespace alone
-            # adds no message.
+            # Items never overlap: an open call or reasoning item ends before the message is added. Whitespace after a
+            # call does not add a message unless other text follows.
             self._end_item_early(out)
             text = self._space.feed(text)
             if not text:
@@ -180,7 +186,7 @@ class ReplyWriter(StreamWriter):
 
     def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
         if event.index != self._item.call or not event.text or event.choice:
-            self._typed_arguments(event, out)  # typed, of a call that is not open, or empty
+            self._typed_arguments(event, out)  # a typed call's, a call's that is not open, or empty
             return
         if self._item.blank:
             self._item.blank = event.text.isspace()
@@ -199,13 +205,13 @@ class ReplyWriter(StreamWriter):
     # --- the beginning
 
     def _start(self, event: ReplyStart, out: Out) -> None:
-        """Begin the reply. Its id, time and model stay the same if another attempt starts."""
+        """Begin the reply. If another attempt starts, the reply's id, time and model remain the same."""
         if self._response is None:
             self._name = merge_start(event, self._name)
             self._begin(out)
 
     def _begin(self, out: Out) -> ResponseObject:
-        """Begin the reply, unless it has begun; return its response object."""
+        """Begin the reply, unless it has already begun, and return its response object."""
         if self._response is None:
             identity, created, model = self._name.id or "", self._name.created or 0, self._name.model or ""
             self._output.core = _FOREIGN.sub("", identity.removeprefix("resp_"))[-_LONGEST:]
@@ -223,20 +229,20 @@ class ReplyWriter(StreamWriter):
     # --- items
 
     def _open(self, kind: ItemKind, fields: bytes, out: Out) -> None:
-        """Begin an item; `fields` are its fields other than id, type and status."""
+        """Begin an item. `fields` are the item's JSON fields other than its id, type and status."""
         self._begin(out)
         index = len(self._output.done)
         typed = self._item.typed
         prefix = _PREFIXES[kind] if typed is None else typed.spelling.prefix
         self._item = _Item(kind, self._output.id(prefix), typed=typed)
         self._item.location = f'"item_id":"{self._item.id}","output_index":{index}'
-        # The item is added before any of its content. Its index is the number of finished items, because only one is
-        # open.
+        # The item is added before any of its content is sent. Its index is the number of finished items, because only
+        # one item is open at a time.
         item = self._item.write(b"in_progress", fields)
         self._send(b"response.output_item.added", b'"output_index":%d,"item":%b' % (index, item), out)
 
     def _end_item(self, out: Out, *, complete: bool) -> None:
-        """End the open item, if any. An incomplete call never gets a `done` event for its arguments."""
+        """End the open item, if there is one. No `done` event is sent for the arguments of an incomplete call."""
         match self._item.kind:
             case None:
                 return
@@ -261,12 +267,15 @@ class ReplyWriter(StreamWriter):
         self._item = _Item()
 
     def _end_item_early(self, out: Out) -> None:
-        """End the open item, if any, because other content follows; an open call is thereby truncated."""
+        """End the open item, if there is one, because other content follows. If the item is a call, the call is
+        truncated.
+        """
         self._end_item(out, complete=not self._item.is_call)
 
     def _open_message(self, out: Out) -> None:
         self._open("message", b'"role":"assistant","content":[]', out)
-        # A message has a content part, which is added before the first delta and done before its item is.
+        # A message has one content part, which is added before the first delta and is done before the message's item is
+        # done.
         place = self._item.location + ',"content_index":0'
         part = b'%b,"part":{"type":"output_text","text":"","annotations":[],"logprobs":[]}' % place.encode()
         self._send(b"response.content_part.added", part, out)
@@ -330,12 +339,13 @@ class ReplyWriter(StreamWriter):
         if not complete:
             self._output.cut = True
         elif self._item.blank and not custom:
-            # The missing object is sent as a delta too, so that the deltas add up to the `done` event.
+            # The missing object is sent as a delta too, so that the joined deltas equal the arguments in the `done`
+            # event.
             self._item.deltas += b"{}"
             out.append(self._item.template % (self._sequence, b'"{}"'))
             self._sequence += 1
         arguments = b'"%b":%b' % (b"input" if custom else b"arguments", self._item.joined())
-        # Only a complete call has a `done` event for its arguments, so that no client mistakes a truncated call for a
+        # A `done` event is sent only for a complete call's arguments, so that no client mistakes a truncated call for a
         # complete one.
         if complete:
             name = b"response.custom_tool_call_input.done" if custom else b"response.function_call_arguments.done"
@@ -362,23 +372,23 @@ class ReplyWriter(StreamWriter):
             self._send(name, fields, out)
 
     def _end_typed(self, typed: TypedCall | None, out: Out, *, complete: bool) -> None:
-        """End the call with the items made from its arguments. If it is truncated or has no valid items, it is
-        incomplete.
+        """End the call with the items made from its arguments. The call is incomplete if it is truncated or if its
+        arguments form no valid items.
         """
         assert typed is not None  # noqa: S101  the caller has checked that it is open
         items, left = typed.close() if complete else ([], [])
-        # Remaining command events precede the item that repeats the commands.
+        # Events for commands that have not been sent yet precede the item that repeats all commands.
         for name, fields in left:
             self._send(name, fields, out)
         if not items:
             self._output.cut = True
-            # An item that was added gets its `done` event even without content. One without an id was never added.
+            # An item that was added must be done, even if it has no content. An item without an id was never added.
             if self._item.id:
                 self._item_done(typed.fields(typed.spelling.initial_fields or {}), out, complete=False)
             self._item = _Item()
         for number, own in enumerate(items):
             fields = typed.fields(own, number)
-            # Items after the first one are added here, as are items that could not be added before their arguments were
+            # This adds all items after the first, and a first item that could not be added before its arguments were
             # known.
             if not self._item.id:
                 self._item.typed = typed
@@ -401,7 +411,8 @@ class ReplyWriter(StreamWriter):
         self._usage = usage
 
     def _end(self, out: Out) -> None:
-        # The terminal event waits until here because it contains the usage, which arrives after the finish.
+        # The terminal event is delayed until this point, because it contains the usage, which the upstream reports
+        # after the finish.
         response = self._begin(out)
         if self._reason is None:
             self._fail(no_reason_error(), out)
@@ -414,12 +425,12 @@ class ReplyWriter(StreamWriter):
         self._send(b"response." + status, b'"response":' + self.response, out)
 
     def _fail(self, error: StreamtoolError, out: Out) -> None:
-        """Fail the reply. Open items end as incomplete, so that no client mistakes them for complete ones."""
+        """Fail the reply. The open item ends as incomplete, so that no client mistakes it for a complete one."""
         if self._ended:
             return
         self._ended = True
         response = self._begin(out)
-        # The open item ends first, then `error` follows; `response.failed` is last, because it is the terminal event.
+        # The open item ends first, and `error` follows; `response.failed` is last, because it is the terminal event.
         self._end_item(out, complete=False)
         output = self._output.joined()
         if isinstance(error, ReplyCancelled):

@@ -1,8 +1,9 @@
-"""Detection of the kind of body that an upstream answered with, because content types are unreliable.
+"""Detection of the format of an upstream's response body, because content types are unreliable.
 
-An answer is an event stream, a JSON document or a web page. Its first byte that is not whitespace decides: `{` or `[`
-starts a document (a whole reply instead of a stream, or an error), `<` starts a page, and anything else is an event
-stream. Documents and pages are buffered until they end, up to a limit; a stream is split into events as it arrives.
+A body is an event stream, a JSON document or a web page. The first byte that is not whitespace identifies the format:
+`{` or `[` starts a document (a whole reply instead of a stream, or an error), `<` starts a page, and anything else
+starts an event stream. Documents and pages are buffered until they end, up to a limit; a stream is split into events as
+it arrives.
 """
 
 from typing import Final
@@ -11,12 +12,12 @@ from streamtool.core import sse
 from streamtool.core.errors import UpstreamError
 from streamtool.protocols.shared import wire
 
-_PAGE: Final = 8192  # number of bytes in which the title of a web page is searched for
-_SHOWN: Final = 80  # number of bytes of an unrecognized answer to quote in its error message
+_PAGE: Final = 8192  # number of bytes of a web page to search for its title
+_SHOWN: Final = 80  # number of bytes of an unrecognized body to quote in the error message
 
 
 class LeadingBytesFilter:
-    """Filter that drops leading whitespace and a byte order mark from an answer."""
+    """Filter that drops leading whitespace and a byte order mark from a body."""
 
     __slots__ = ("_head",)
 
@@ -24,7 +25,7 @@ class LeadingBytesFilter:
         self._head = b""  # a possible prefix of a byte order mark
 
     def feed(self, data: bytes) -> bytes:
-        """Return `data` from the first significant byte on; b"" until that byte arrives."""
+        """Return `data` from the first significant byte on, or b"" if that byte has not arrived yet."""
         head = self._head + data
         start = head.removeprefix(sse.BOM).lstrip()
         if not start or sse.BOM.startswith(head):
@@ -35,12 +36,11 @@ class LeadingBytesFilter:
 
 
 class BodySniffer:
-    """Incremental parser for one answer of unknown kind.
+    """Incremental parser for one body of unknown format.
 
-    `stream` is the event stream's reader once the answer is known to be a stream. `body` is the JSON document or page
-    received so far, or None. `error` is set once the answer cannot be read any further; the events before the error
-    have already been returned. `final` lists the payloads that the last event of a stream may have although they are
-    not JSON.
+    `stream` is the event stream's reader once the body is known to be a stream. `error` is set once the body cannot be
+    read any further; the events before the error have already been returned. `final` lists payloads that are valid in
+    the last event of a stream even though they are not JSON.
     """
 
     __slots__ = ("_beginning", "_final", "_held", "_pieces", "_shown", "error", "stream")
@@ -50,13 +50,13 @@ class BodySniffer:
         self.error: UpstreamError | None = None
         self._final = final
         self._beginning = LeadingBytesFilter()
-        self._shown = b""  # the first bytes of a stream, quoted in the error if it is not one
+        self._shown = b""  # the first bytes of a presumed stream, quoted in the error if it is not a stream
         self._pieces: list[bytes] | None = None
         self._held = 0
 
     @property
     def body(self) -> bytes | None:
-        """Document or page received so far; None if the answer is neither."""
+        """Part of the document or page that has been received so far; None if the body is neither."""
         return None if self._pieces is None else b"".join(self._pieces)
 
     def feed(self, data: bytes) -> list[sse.ServerSentEvent]:
@@ -77,14 +77,14 @@ class BodySniffer:
         return self._events(self.stream, start)
 
     def close(self) -> list[sse.ServerSentEvent]:
-        """Return the last event of a stream that ends without a blank line, if any."""
+        """Return the last event of a stream, if it is not terminated by a blank line, as a list."""
         body = self.body
         if body is not None and body[:1] == b"<":
             self.error = not_a_reply_error(body)
         return [] if self.stream is None else self.stream.close()
 
     def truncated_error(self) -> UpstreamError:
-        """Return the error for an answer that ended before any reply began."""
+        """Return the error for a body that ended before a reply began."""
         if self._shown and not self._shown.startswith((b":", b"data", b"event", b"id", b"retry")):
             return not_a_reply_error(self._shown)
         return truncated_error()
@@ -106,7 +106,7 @@ class BodySniffer:
 
 
 def truncated_error() -> UpstreamError:
-    """Return the error for an answer that ended too early."""
+    """Return the error for a body that ended too early."""
     return UpstreamError("The upstream closed the connection before its reply was complete.", code="upstream_closed")
 
 
@@ -121,33 +121,33 @@ def too_large_error() -> UpstreamError:
 
 
 def not_a_reply_error(beginning: bytes) -> UpstreamError:
-    """Return the error for an answer that is not a reply, quoting its `beginning`."""
+    """Return the error for a body that is not a reply, quoting its `beginning`."""
     if beginning[:1] == b"<":
         title = wire.page_title(beginning)
         what = f"a web page ({title})" if title else "a web page"
     else:
         what = f"neither JSON nor an event stream: {' '.join(beginning.decode('utf-8', 'replace').split())}"
-    return UpstreamError(f"The upstream answered with {what}; check its address.", code="upstream_unreadable").quoting()
+    return UpstreamError(f"The upstream returned {what}; check its URL.", code="upstream_unreadable").quoting()
 
 
 def token_count(fields: object, key: str) -> int:
-    """Return the token count under the key; 0 if it is missing or invalid."""
+    """Return the token count under the key, or 0 if it is missing or invalid."""
     value = fields.get(key) if isinstance(fields, dict) else None
     return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
 def read_error(status: int, body: bytes) -> UpstreamError:
-    """Return the error for an upstream answer with an HTTP status other than 200; `body` may be anything.
+    """Return the error for an upstream's response with an HTTP status other than 200. `body` may have any format.
 
     A 401 or 403 becomes a plain `UpstreamError` (502), because the rejected API key is ours. If the client's own key
-    was forwarded, the caller keeps the original status.
+    was forwarded, the caller restores the original status.
     """
     body = body.removeprefix(sse.BOM)
     try:
         value = wire.decode_tolerant(body)
     except ValueError:
         text = wire.page_title(body) if body.lstrip()[:1] == b"<" else body[:500].decode("utf-8", "replace").strip()
-        value = text or f"The upstream answered with status {status}."
+        value = text or f"The upstream returned status {status}."
     if isinstance(value, list) and value:
         value = value[0]
     return wire.upstream_error(value, status=status)

@@ -3,9 +3,9 @@
 A chunk and a whole reply have the same shape: choices, each with some content and possibly a finish reason. A
 protocol-specific object reads the content of each choice.
 
-Some upstreams put a finish reason on every chunk; others send two. A choice is therefore not finished when a reason
-arrives, but only when the stream indicates its end (`[DONE]`, a chunk without choices, the end of the answer), so text
-that follows a reason is not lost.
+Some upstreams put a finish reason on every chunk; others send two finish reasons. A choice is therefore finished not
+when a reason arrives, but only when the end of the stream is evident (from `[DONE]`, a chunk without choices, or the
+end of the response body), so that text after a reason is not lost.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from streamtool.protocols.shared.stream import (
 
 
 class SingleChoiceReader(Protocol):
-    """State of one choice while its reply arrives."""
+    """State of one choice while the reply is being received."""
 
     reason: Reason | None
     finished: bool
@@ -44,7 +44,7 @@ ChoiceT = TypeVar("ChoiceT", bound=SingleChoiceReader)
 
 
 class ChoicesReader(StreamReader, Generic[ChoiceT]):
-    """Reader for one reply with `n` choices; base class of both protocols' `ReplyReader`."""
+    """Reader for one reply with `n` choices; base class of the `ReplyReader` of both protocols."""
 
     __slots__ = ("_choices", "_n", "_name")
 
@@ -56,7 +56,7 @@ class ChoicesReader(StreamReader, Generic[ChoiceT]):
         self._n = n
         self._choices: dict[int, ChoiceT] = {}
         self._name = ReplyStart()
-        """Id, creation time and model of the reply, to the extent that the upstream sent them."""
+        """Id, creation time and model of the reply, as far as the upstream has sent them."""
 
     def _new_choice(self, index: int) -> ChoiceT:
         """Return a new protocol-specific reader for one choice."""
@@ -79,8 +79,8 @@ class ChoicesReader(StreamReader, Generic[ChoiceT]):
             self._counts = usage
         choices = fields.get("choices")
         if type(choices) is not list or not choices:
-            # Token usage, or a content filter's report. A filter's report precedes everything else, and no text follows
-            # the usage.
+            # The chunk contains token usage or a content filter's report. A filter's report precedes all text, and
+            # usage follows it, so the choices are finished if all of them have a reason.
             if self._choices and all(choice.reason for choice in self._choices.values()):
                 self._finish(events)
             return

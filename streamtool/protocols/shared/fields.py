@@ -1,7 +1,8 @@
 """Readers for single fields of a request body, shared by the client protocols.
 
-Each function takes a place (`messages[2].content`), which becomes the `param` of its errors. Reading is as tolerant as
-real agents require: null is the same as an absent field, and lone surrogates in the body are replaced.
+Each function takes a `place`, which is the location of a value in the request (`messages[2].content`) and becomes the
+`param` of errors. The readers are tolerant: null is equivalent to an absent field, and lone surrogates in the body are
+replaced.
 """
 
 import re
@@ -19,7 +20,7 @@ from streamtool.protocols.shared import wire
 from streamtool.settings import LimitSettings
 
 _NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f\"'`<>{}\[\]()\\]+")
-"""Valid tool name. The origins accept `[A-Za-z0-9_-]{1,64}`; names of MCP tools also contain dots and slashes."""
+"""Valid tool name. The origins accept `[A-Za-z0-9_-]{1,64}`; names of MCP tools may contain dots and slashes too."""
 _CONTAINERS: Final = (dict, list)
 _decode_top: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _WORTHWHILE: Final = 1024
@@ -27,8 +28,8 @@ _WORTHWHILE: Final = 1024
 _LARGEST_KEPT: Final = 256 * 1024
 """Size in bytes of the largest `tools` list to cache."""
 _known_tools = LruCache[tuple[SharedList, int]](40_000)
-"""Decoded `tools` lists and their numbers of brackets, by their JSON and the depth limit they were checked against. The
-number of brackets is the weight of an entry.
+"""Decoded `tools` lists with the number of brackets in each, by the list's JSON and the depth limit that it was checked
+against. The number of brackets is the weight of an entry.
 """
 
 
@@ -53,7 +54,7 @@ def body_fields(body: bytes, limits: LimitSettings) -> Fields:
             value = wire.repaired(wire.decode_tolerant(body))
         except (ValueError, RecursionError):
             raise RequestError(sentence, code="invalid_json") from None
-    # a body, strings included, always has at least as many brackets as levels of nesting
+    # a body always contains at least as many brackets, including those in strings, as levels of nesting
     if body.count(b"{") + body.count(b"[") > limits.depth and _deeper(value, limits.depth):
         raise RequestError(sentence, code="invalid_json")
     fields = object_at(value, None, "The request body must be a JSON object.")
@@ -66,11 +67,11 @@ def body_fields(body: bytes, limits: LimitSettings) -> Fields:
 
 
 def _with_known_tools(body: bytes, depth: int) -> tuple[Fields | None, bytes]:
-    """Return the fields of a body whose tools are cached, without decoding the tools again; None if they are not
+    """Return the fields of a body whose tools are cached, without decoding the tools again, or None if they are not
     cached.
 
-    Also returns the JSON of the tools, which is their cache key; b"" if they are not worth caching. Agents send the
-    same tools with each request, and these account for most of its bytes and objects.
+    The second value is the JSON of the tools, which is their cache key, or b"" if they are not worth caching. Agents
+    send the same tools with each request, and the tools account for most of the request's bytes and objects.
     """
     if len(body) < _WORTHWHILE:
         return None, b""
@@ -93,7 +94,7 @@ def _with_known_tools(body: bytes, depth: int) -> tuple[Fields | None, bytes]:
 
 
 def _deeper(value: Json, depth: int) -> bool:
-    """Return whether `value` is nested more than `depth` deep. Works level by level, without recursion."""
+    """Return whether `value` is nested more than `depth` levels deep, without recursion."""
     level = [value] if isinstance(value, _CONTAINERS) else []
     for _ in range(depth):
         if not level:
@@ -107,15 +108,15 @@ def _deeper(value: Json, depth: int) -> bool:
     return bool(level)
 
 
-def object_at(value: Json, place: str | None, sentence: str = "This must be a JSON object.") -> Fields:
-    """Return the value, which must be an object."""
+def object_at(value: Json, place: str | None, sentence: str = "The value must be a JSON object.") -> Fields:
+    """Return the value if it is an object; otherwise, raise RequestError."""
     if not isinstance(value, dict):
         raise refused(place, sentence)
     return value
 
 
 def list_of(fields: Fields, key: str, place: str = "") -> list[Json]:
-    """Return the list under the key, or an empty one if it is absent."""
+    """Return the list under the key, or an empty list if the key is absent."""
     value = fields.get(key)
     if value is None:
         return []
@@ -125,20 +126,20 @@ def list_of(fields: Fields, key: str, place: str = "") -> list[Json]:
 
 
 def string(fields: Fields, key: str, place: str = "", *, empty: bool = False) -> str:
-    """Return the required string under the key. `empty` means that it may be empty."""
+    """Return the required string under the key. `empty` means that the string may be empty."""
     value = fields.get(key)
     if not isinstance(value, str) or not (value or empty):
-        raise refused(_at(place, key), f"`{key}` must be a string{'' if empty else ' that is not empty'}.")
+        raise refused(_at(place, key), f"`{key}` must be a {'' if empty else 'non-empty '}string.")
     return value
 
 
 def words(fields: Fields, key: str, place: str = "") -> str:
-    """Return the string under the key, or an empty one if it is absent."""
+    """Return the string under the key, or an empty string if the key is absent."""
     return string(fields, key, place, empty=True) if fields.get(key) is not None else ""
 
 
 def flag(fields: Fields, key: str, place: str = "", *, default: bool = False) -> bool:
-    """Return the boolean under the key, or the default if it is absent."""
+    """Return the boolean under the key, or the default if the key is absent."""
     value = fields.get(key)
     if value is None:
         return default
@@ -148,7 +149,7 @@ def flag(fields: Fields, key: str, place: str = "", *, default: bool = False) ->
 
 
 def strings(fields: Fields, key: str, place: str = "") -> tuple[str, ...]:
-    """Return the strings under the key, which contains one string or a list of them. Empty strings are skipped."""
+    """Return the strings under the key, whose value is a string or a list of strings. Empty strings are omitted."""
     value = fields.get(key)
     if value is None:
         return ()
@@ -160,10 +161,10 @@ def strings(fields: Fields, key: str, place: str = "") -> tuple[str, ...]:
 
 
 def read_options(fields: Fields, rows: Sequence[ReadRow], place: str = "") -> dict[str, Json]:
-    """Return the arguments for `Options` that the rows find in the fields, including `sampling`.
+    """Return the options found in the fields, as keyword arguments for `Options` (including `sampling`).
 
-    `rows` come from `options.reading`. This runs for every request, so it is one loop that makes no calls for plain
-    numbers and text.
+    `rows` come from `options.reading`. Because this function runs for every request, it is a single loop that calls no
+    other function for plain numbers and text.
     """
     sampling: dict[str, float] = {}
     given: dict[str, Json] = {"sampling": sampling}
@@ -199,7 +200,7 @@ def read_options(fields: Fields, rows: Sequence[ReadRow], place: str = "") -> di
 
 
 def _not_in_range(row: ReadRow, place: str) -> RequestError:
-    """Return the error for a value of the wrong type, or outside the row's limits."""
+    """Return the error for a value that has the wrong type or is outside the row's limits."""
     limits = f", {row.least} or more" if row.most is None else f" from {row.least} to {row.most}"
     if row.kind is OptionKind.NUMBER:
         limits = ""
@@ -210,12 +211,12 @@ def model_name(raw: Fields) -> str:
     """Return the name of the requested model."""
     model = raw.get("model")
     if not isinstance(model, str) or not model:
-        raise refused("model", "Name the model to use as a string.")
+        raise refused("model", "`model` must be the name of a model.")
     return model
 
 
 def check_tool_count(count: int, limits: LimitSettings, place: str) -> None:
-    """Reject a request with more tools than the limit. Raises TooLargeError."""
+    """Raise TooLargeError if there are more tools than the limit allows."""
     if count > limits.tools:
         raise TooLargeError(
             f"More than {limits.tools} tools in one request (limits.tools).", param=place, code="too_many_tools"
@@ -238,12 +239,13 @@ def tool_name(fields: Fields, place: str, limits: LimitSettings) -> str:
 
 
 def tool_schema(fields: Fields, key: str, place: str, limits: LimitSettings, size: int) -> Fields | None:
-    """Return the JSON Schema under the key, or None if it is absent. `size` is the size of the request body."""
+    """Return the JSON Schema under the key, or None if the key is absent. `size` is the size of the request body."""
     schema = fields.get(key)
     if schema is None:
         return None
     schema = object_at(schema, _at(place, key), "Parameters must be a JSON Schema object.")
-    # A schema is never much larger than the body around it, so most schemas can be accepted without encoding them.
+    # A schema is never much larger than the body that contains it, so most schemas can be accepted without encoding
+    # them.
     if size > limits.schema and len(wire.encode(schema)) > limits.schema:
         sentence = f"The schema is larger than {limits.schema} bytes (limits.schema)."
         raise TooLargeError(sentence, param=_at(place, key), code="schema_too_large")
@@ -251,7 +253,7 @@ def tool_schema(fields: Fields, key: str, place: str, limits: LimitSettings, siz
 
 
 def media(kind: str, raw: Fields, url: str, name: str = "") -> MediaPart:
-    """Return the part for a URL. A data URL (`data:image/png;base64,…`) is split into media type and data."""
+    """Return the media part for a URL. A data URL (`data:image/png;base64,…`) is split into its media type and data."""
     head, comma, data = url.partition(",")
     if comma and head[:5].lower() == "data:" and head.endswith(";base64"):
         return MediaPart(kind, raw, head[5:-7].partition(";")[0], data, name=name)
@@ -259,7 +261,7 @@ def media(kind: str, raw: Fields, url: str, name: str = "") -> MediaPart:
 
 
 def custom_description(fields: Fields, place: str) -> str:
-    """Return a custom tool's description, including the grammar of its input, which the model learns only from here."""
+    """Return a custom tool's description, including the grammar of its input, which the model sees nowhere else."""
     about = words(fields, "description", place)
     match fields.get("format"):
         case {"type": "grammar", "grammar": {"definition": str(definition), **rest}} if definition:
@@ -274,12 +276,12 @@ def custom_description(fields: Fields, place: str) -> str:
 
 
 def refused(place: str | None, sentence: str, *, code: str | None = None) -> RequestError:
-    """Return an error whose `param` is the place in the request."""
+    """Return an error whose `param` is `place`."""
     return RequestError(sentence, param=place, code=code)
 
 
 def shown(value: Json) -> str:
-    """Return the value as quoted in an error message, truncated to 80 characters."""
+    """Return the value in quotes for an error message, truncated to 80 characters."""
     text = value if isinstance(value, str) else wire.encode(value).decode()
     return f"`{text[:80]}`"
 
@@ -289,16 +291,18 @@ def _at(place: str, key: str) -> str:
 
 
 _EXAMPLES: Final = 3
-"""Maximum number of a tool's examples to read."""
+"""Maximum number of examples to read for a tool."""
 
 
 def examples(fields: Fields, key: str) -> tuple[Fields, ...]:
-    """Return the first examples of a tool's arguments that the client sent."""
+    """Return the first few examples of a tool's arguments, if the client sent any."""
     given = fields.get(key)
     return tuple(one for one in given if isinstance(one, dict))[:_EXAMPLES] if isinstance(given, list) else ()
 
 
 def for_code_only(fields: Fields) -> bool:
-    """Return whether the tool may be called only by programs, which only the origin can run."""
+    """Return whether only programs may call the tool; such a tool is unusable here, because only the origin can run
+    programs.
+    """
     callers = fields.get("allowed_callers")
     return isinstance(callers, list) and bool(callers) and "direct" not in callers

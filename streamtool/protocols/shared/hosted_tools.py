@@ -1,8 +1,8 @@
-"""Hosted tools that can be run somewhere other than at their origin: MCP servers and web search.
+"""Hosted tools that can be run outside their origin: MCP servers and web search.
 
 A tool is identified by its type or, in Gemini's protocol, by its key; no two protocols use the same name for different
-things. Tools that cannot be run in the way the client requires are not included: for example, an MCP tool whose calls
-need approval, because approval cannot be requested here. Source: the types of openai 3.54 (`Mcp`), anthropic-python
+tools. Tools that cannot be run in the way the client requires are not included. An example is an MCP tool whose calls
+require approval, because approval cannot be requested here. Source: the types of openai 3.54 (`Mcp`), anthropic-python
 2.12 (`BetaMCPToolsetParam`) and google-genai 3.4 (`Tool`).
 """
 
@@ -16,7 +16,7 @@ from streamtool.core.json_value import Fields, Json
 
 @frozen
 class HostedTool:
-    """Hosted tool that can be run somewhere other than at its origin."""
+    """Hosted tool that can be run outside its origin."""
 
     position: int
     """Index in the request's `tools`."""
@@ -31,7 +31,7 @@ class HostedTool:
     """Names of the server's tools that may not be called."""
 
     def allows(self, name: str) -> bool:
-        """Return whether the client allows calls to the server's tool of this name."""
+        """Return whether the client allows calls to the server's tool with this name."""
         return name not in self.disallowed and (self.allowed is None or name in self.allowed)
 
 
@@ -55,8 +55,8 @@ def hosted_tools(raw: Fields) -> Iterator[HostedTool]:
 
 
 def _mcp(position: int, tool: Fields) -> HostedTool | None:
-    """Return the server of an MCP tool in a Responses request; None if its calls need approval or its restrictions are
-    not understood.
+    """Return the server of an MCP tool in a Responses request, or None if the tool's calls require approval or its
+    restrictions are not understood.
     """
     allowed = _names(tool.get("allowed_tools"))
     match tool.get("require_approval"):
@@ -64,7 +64,7 @@ def _mcp(position: int, tool: Fields) -> HostedTool | None:
             free: frozenset[str] | None = None
         case {"never": Mapping() as never} if "tool_names" in never:
             free = _names(never)
-        case _:  # by default every call needs approval
+        case _:  # by default, every call requires approval
             return None
     if tool.get("allowed_tools") is not None:
         if allowed is None:
@@ -75,7 +75,7 @@ def _mcp(position: int, tool: Fields) -> HostedTool | None:
 
 
 def _names(value: Json) -> frozenset[str] | None:
-    """Return the names in a list, or in a filter with no other criteria; None if the value is neither."""
+    """Return the names in a list, or in a filter that has no other criteria, or None for any other value."""
     if isinstance(value, Mapping) and not any(rule for key, rule in value.items() if key != "tool_names"):
         value = value.get("tool_names")
     return frozenset(map(_text, value)) if isinstance(value, list) else None

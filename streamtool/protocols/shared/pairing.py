@@ -1,8 +1,8 @@
-"""Pairing of calls with results whose ids may be missing, for protocols that identify calls by name and order.
+"""Pairing of calls with results if ids are missing, for protocols that identify calls by name and order.
 
-A call without an id gets one that no other call in the history has. A result with an id belongs to the call with that
-id. A result without an id belongs to the oldest unanswered call with its name, or, if it has no name either, to the
-oldest unanswered call.
+A call without an id gets an id that no other call in the history has. A result with an id belongs to the call with that
+id. A result without an id belongs to the oldest unanswered call with the same name, or, if the result has no name
+either, to the oldest unanswered call.
 """
 
 from collections import deque
@@ -20,10 +20,10 @@ class PairedCallIds:
         self._open: dict[str, str] = {}
         """Names of the unanswered calls, by id."""
         self._waiting: dict[str | None, deque[str]] = {}
-        """Call ids by name, and all call ids under None. Ids of answered calls are skipped when they are reached."""
+        """Call ids by name, and all call ids under None. Ids of answered calls are skipped."""
 
     def call(self, given: str | None, name: str) -> str:
-        """Return the id of a call: the given one, or a new one."""
+        """Return the call's own id if it has one, or a new id otherwise."""
         while given is None:
             self._count += 1
             made = f"call_{self._count}"
@@ -34,9 +34,9 @@ class PairedCallIds:
         return given
 
     def result(self, given: str | None, name: str | None) -> tuple[str, str | None]:
-        """Return the id of the answered call and the name of its tool.
+        """Return the id of the call that a result answers, and the name of the call's tool.
 
-        A result that belongs to no call keeps its own id and name.
+        For a result that belongs to no call, return the result's own id and name.
         """
         waiting = self._waiting.get(name, deque())
         while given is None and waiting:

@@ -1,13 +1,14 @@
 """Base classes of all upstream reply readers and client stream writers.
 
-`StreamReader` splits the upstream's bytes. `BodySniffer` detects the kind of answer, each event is decoded once,
-damaged events are read as far as possible, and every kind of premature end becomes one `ReplyFailure`. Each protocol
+`StreamReader` splits the upstream's bytes. `BodySniffer` detects the format of the body, each event is decoded once,
+damaged events are read as far as possible, and a premature end of any kind becomes one `ReplyFailure`. Each protocol
 package interprets the decoded objects in `_read`, `_document` and `_end`.
 
-`StreamWriter` passes each reply event to one of its protocol's methods. Text and argument deltas are dispatched first
-because there are thousands of them; all other events take the slower path through `_dispatch`.
+`StreamWriter` passes each reply event to the method for that type of event, which each protocol implements. Text and
+argument deltas are dispatched first, because there are thousands of them; all other events are passed on by
+`_dispatch`, which is slower.
 
-Nothing here raises an exception because of what an upstream sends.
+No input from an upstream makes this module raise an exception.
 """
 
 from collections.abc import Iterable, Iterator
@@ -54,11 +55,11 @@ STREAM_HEADERS: Final = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-"""Headers of a stream. They exclude `connection`, which the server adds itself and HTTP/2 prohibits."""
+"""Response headers of a stream. They exclude `connection`, which the server adds itself and HTTP/2 prohibits."""
 COMPLETE_HEADERS: Final = ((b"content-type", b"application/json"),)
 """Headers of a complete reply or of an error; the sender adds the length."""
 
-_SPACE_HELD: Final = 4096  # characters of whitespace to buffer after a call
+_SPACE_HELD: Final = 4096  # maximum number of whitespace characters to buffer after a call
 _decode: Final = wire.decode
 _strict: Final = msgspec.json.Encoder().encode
 
@@ -79,15 +80,15 @@ class StreamReader:
     # --- hooks for the protocol
 
     def _read(self, fields: JsonObject, event: sse.ServerSentEvent | None, events: Events) -> None:
-        """Read one object of the answer; `event` is the event that contained it, if any."""
+        """Read one object in the response body; `event` is the event that contained it, if there is one."""
         raise NotImplementedError
 
     def _document(self, value: Json, events: Events) -> None:
-        """Read the whole answer if it is one JSON document instead of a stream."""
+        """Read a response body that is one JSON document instead of a stream."""
         raise NotImplementedError
 
     def _end(self, events: Events, *, marked: bool) -> None:
-        """Handle the end of the answer; `marked` means that the upstream marked the end explicitly."""
+        """Handle the end of the response body; `marked` means that the upstream marked the end explicitly."""
         raise NotImplementedError
 
     def _usage(self, counts: JsonObject) -> Usage:
@@ -98,7 +99,7 @@ class StreamReader:
 
     @property
     def usage(self) -> Usage | None:
-        """Latest usage report, available even if the reply never ends."""
+        """Usage as last reported by the upstream, available even if the reply never ends."""
         return None if self._counts is None else self._usage(self._counts)
 
     def feed(self, data: bytes) -> Events:
@@ -114,7 +115,7 @@ class StreamReader:
         return events
 
     def close(self) -> Events:
-        """Return the events at the end of the answer; a truncated reply ends in a `ReplyFailure`."""
+        """Return the events at the end of the reply; a truncated reply ends with a `ReplyFailure`."""
         events: Events = []
         if not self.ended:
             self._read_rest(events)
@@ -123,7 +124,7 @@ class StreamReader:
         return events
 
     def _read_rest(self, events: Events) -> None:
-        """Read the remainder at the end of the answer: an unterminated event, or a document."""
+        """Read the remaining bytes at the end of the response body: an unterminated event, or a document."""
         answer = self._answer
         for event in answer.close():
             self._event(event, events)
@@ -153,7 +154,7 @@ class StreamReader:
             self._read_decoded(value, event, events)
 
     def _read_decoded(self, value: Json, event: sse.ServerSentEvent, events: Events) -> None:
-        """Read an error event, a list around an object, or damaged JSON. None of these is ever forwarded verbatim."""
+        """Read a decoded event that must not be forwarded verbatim: an error, an object in a list, or damaged JSON."""
         value = unwrap_list(value)
         if not isinstance(value, dict):
             return  # meaningless
@@ -195,14 +196,14 @@ class StreamReader:
 
 
 def unwrap_list(value: Json) -> Json:
-    """Return the first element of a non-empty list, because some servers wrap their answer in one; any other value is
-    returned unchanged.
+    """Return the first element of a non-empty list, because some servers wrap a single object in a list. Return any
+    other value unchanged.
     """
     return value[0] if isinstance(value, list) and value else value
 
 
 def nonempty_string(value: Json) -> str | None:
-    """Return a non-empty string without lone surrogates; None for anything else."""
+    """Return a non-empty string with its lone surrogates replaced, or None for anything else."""
     return wire.repaired(value) if isinstance(value, str) and value else None
 
 
@@ -215,7 +216,7 @@ def flush_joiners(choice: int, reasoning: wire.Joiner, text: wire.Joiner, events
 
 
 def json_string(text: str) -> bytes:
-    """Return the text as a quoted JSON string; a lone surrogate becomes U+FFFD."""
+    """Return the text as a quoted JSON string, in which each lone surrogate becomes U+FFFD."""
     try:
         return _strict(text)
     except UnicodeEncodeError:
@@ -229,7 +230,7 @@ def stronger_reason(found: Reason, before: Reason | None) -> Reason:
 
 def choices_missing_error(got: int, asked: int) -> UpstreamError:
     """Return the error for an upstream that returned fewer choices than requested."""
-    sentence = f"The upstream returned {got} of {asked} choices; request one at a time."
+    sentence = f"The upstream returned {got} of {asked} choices: set `n` to 1."
     return UpstreamError(sentence, param="n", code="choices_missing")
 
 
@@ -239,13 +240,13 @@ def no_reason_error() -> UpstreamError:
 
 
 def merge_start(start: ReplyStart, made: ReplyStart) -> ReplyStart:
-    """Return the reply's id, time and model: the upstream's where it sent them, otherwise our own."""
+    """Return the reply's id, time and model. Values that the upstream did not send are our own."""
     created = made.created if start.created is None else start.created
     return ReplyStart(start.id or made.id, created, start.model or made.model)
 
 
 class SpaceAfterCall:
-    """Buffer for whitespace after a call, which is dropped unless text follows."""
+    """Buffer for whitespace after a call. The whitespace is dropped unless text follows."""
 
     __slots__ = ("_space", "waits")
 
@@ -272,13 +273,13 @@ class SpaceAfterCall:
 
 
 def drop_blank_text(parts: Iterable[ReplyPart]) -> Iterator[ReplyPart]:
-    """Yield the parts of a whole reply as a stream would contain them, without whitespace-only text after a call."""
+    """Yield the parts that a stream would contain: all except whitespace-only text after a call."""
     space = SpaceAfterCall()
     for part in parts:
         if isinstance(part, ReplyCall):
             space.call_written()
         elif isinstance(part, ReplyText):
-            part = ReplyText(space.feed(part.text))  # noqa: PLW2901  the remaining text
+            part = ReplyText(space.feed(part.text))  # noqa: PLW2901  text that is not only whitespace
             if not part.text:
                 continue
         yield part
@@ -289,7 +290,7 @@ class StreamWriter:
 
     __slots__ = ("_ended",)
     response: bytes | None = None
-    """Complete reply as one object, in protocols whose stream contains one."""
+    """Complete reply as one object, in protocols whose stream contains such an object."""
 
     def __init__(self) -> None:
         self._ended = False
@@ -298,8 +299,8 @@ class StreamWriter:
         """Return the bytes to send to the client for `events`, possibly b""."""
         out: Out = []
         for event in events:
-            # Text and arguments are dispatched even after the end, so that the common case needs no check; the handlers
-            # of both ignore late events themselves.
+            # Text and arguments are dispatched even after the end, so that no check is required in the most common
+            # case; their handlers ignore late events themselves.
             kind = type(event)
             if kind is ReplyTextDelta:
                 self._text(event, out)  # type: ignore[arg-type]  # narrowed by `kind`, which is faster than isinstance
@@ -345,7 +346,9 @@ class StreamWriter:
         raise NotImplementedError
 
     def _start(self, event: ReplyStart, out: Out) -> None:
-        """Begin the reply. If the upstream is asked again, the client sees only the content of later attempts."""
+        """Begin the reply. If the request is sent to the upstream again, the reply continues with the new attempt's
+        content.
+        """
         raise NotImplementedError
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:

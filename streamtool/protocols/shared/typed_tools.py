@@ -1,9 +1,9 @@
-"""Tools that are defined by a type instead of a schema. Each row of a table describes one such tool: who runs it, and
-the form of its calls and results.
+"""Tools that are defined by a type instead of a schema.
 
-Each protocol has a table of rows. A tool that the client runs is offered to the model like any other, with a name, a
-description and a schema written here; its call is returned in the block or item that the client expects. Tools that
-only the origin can run are dropped, with a note for the log. The tables contain all types known to the official SDKs.
+Each protocol has a table, whose rows describe who runs a tool, and the form of its calls and results. A tool that the
+client runs is offered to the model like any other tool, with a name, a description and a schema written by us; its call
+is returned in the block or item that the client expects. Tools that only the origin can run are dropped and logged. The
+tables contain all types known to the official SDKs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,13 +28,13 @@ class TypedTool:
     call: str
     """Type of the block or item that contains a call."""
     result: str
-    """Type of the block or item that contains a result; "" if the result is in the call's block or item."""
+    """Type of the block or item that contains a result; "" if the call's block or item contains the result too."""
     offer: Callable[[str, Fields], Sequence[Tool]] | None = None
     """Function that returns the tools to offer to the model, given a tool's type and fields; None if the origin runs
     the tool.
     """
     condition: str = ""
-    """Condition for the client to run the tool; if it is not met, the origin runs the tool."""
+    """Condition for the client to run the tool; if the condition is not met, the origin runs it."""
 
     def matches(self, kind: str) -> bool:
         """Return whether the row describes tools of this type."""
@@ -42,12 +42,13 @@ class TypedTool:
 
 
 def row_of(rows: Iterable[TypedTool], kind: str) -> TypedTool | None:
-    """Return the row for the type; None if the type is unknown."""
+    """Return the row for the type, or None if the type is unknown."""
     return next((row for row in rows if row.matches(kind)), None)
 
 
 def tools_for_type(rows: Iterable[TypedTool], kind: str, fields: Fields) -> tuple[Tool, ...]:
-    """Return the tools to offer to the model for a tool of this type; () if the origin runs it or the type is unknown.
+    """Return the tools to offer to the model for a tool of this type, or () if the origin runs it or the type is
+    unknown.
 
     `fields` are the tool's fields in the request.
     """

@@ -1,8 +1,8 @@
-"""Wire formats shared by the protocols: damaged JSON, split characters, upstream errors, options.
+"""Handling of data on the wire that the protocols share: damaged JSON, split characters, upstream errors, options.
 
 `decode` is the fast, strict decoder for a JSON document. `decode_tolerant` is its fallback: it also accepts lone
-surrogates, bytes that are not UTF-8, NaN and numbers of any size. Streamed text from it needs a `Joiner`, because a
-lone surrogate may be the first half of a character that the next piece completes.
+surrogates, bytes that are not UTF-8, NaN and numbers of any size. Streamed text that it decodes must pass through a
+`Joiner`, because a lone surrogate may be the first half of a character that the next piece completes.
 """
 
 import json
@@ -23,7 +23,7 @@ decode: Final = msgspec.json.Decoder().decode
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _LONG: Final = 256 * 1024
-"""Length in characters from which a string counts as long."""
+"""Length in characters above which a string counts as long, and is encoded in pieces of this length."""
 _BEFORE_VALUES: Final = (b",", b"[", b"{")
 _LONE = re.compile("[\ud800-\udfff]")
 KEY_HEADERS: Final = frozenset((b"authorization", b"x-api-key", b"x-goog-api-key"))
@@ -39,7 +39,7 @@ _CALLERS_BUSINESS = {
 
 
 def decode_tolerant(data: bytes) -> Json:
-    """Return the value of `data`. Its strings may contain lone surrogates. Raises ValueError if `data` is not JSON."""
+    """Return the decoded value, whose strings may contain lone surrogates. Raises ValueError if `data` is not JSON."""
     try:
         return decode(data)
     except UNREADABLE:
@@ -51,13 +51,13 @@ def decode_tolerant(data: bytes) -> Json:
 
 
 def more_values(data: bytes, limit: int) -> bool:
-    """Return whether a JSON document contains more than `limit` values. Counts commas and brackets instead of
-    decoding.
+    """Return whether a JSON document contains more than `limit` values, by counting commas and brackets instead of
+    decoding it.
     """
     found = begin = 0
     for sign in _BEFORE_VALUES:
         found += data.count(sign)
-    if found <= limit:  # even with the ones in strings, which is nearly always the case
+    if found <= limit:  # nearly always the case, although those in strings are counted too
         return False
     found = 0
     while found <= limit:
@@ -89,7 +89,7 @@ def encode(value: Json) -> bytes:
 
 
 def object_of(arguments: str) -> bytes:
-    """Return a call's arguments as a JSON object on one line, otherwise spelled as the model wrote them.
+    """Return a call's arguments as a JSON object on one line, but otherwise as the model wrote them.
 
     Arguments that are not an object become the field `arguments` of a new object.
     """
@@ -97,7 +97,7 @@ def object_of(arguments: str) -> bytes:
     try:
         value = decode(text)
         if isinstance(value, dict):
-            return text.replace("\n", " ").replace("\r", " ").encode()  # strings contain line breaks only as escapes
+            return text.replace("\n", " ").replace("\r", " ").encode()  # line breaks inside strings are always escaped
     except UNREADABLE:
         value = _tolerant(text)
     return encode(value if isinstance(value, dict) else {"arguments": text})
@@ -112,9 +112,7 @@ def is_object(text: str) -> bool:
 
 
 def arguments_of(call: ToolCall) -> Mapping[str, Json]:
-    """Return a call's arguments as an object, whatever the history contains. Other values become a field of an
-    object.
-    """
+    """Return a call's arguments as an object. Arguments that are not an object become a field of a new object."""
     if call.custom:
         return {"input": call.arguments}
     try:
@@ -132,8 +130,8 @@ def _tolerant(text: str) -> Json:
 
 
 def encode_request(fields: Json) -> bytes:
-    """Return the same bytes as `encode`. Long strings are encoded in pieces, so that a worker thread releases the
-    GIL.
+    """Return the same bytes as `encode`, but encode long strings in pieces, so that a worker thread can release the GIL
+    in between.
     """
     return _in_turns(fields)
 
@@ -197,7 +195,9 @@ class Joiner:
         self._high = ""
 
     def feed(self, text: str) -> str:
-        """Return the buffered surrogate, if any, followed by `text`. A trailing high surrogate is buffered."""
+        """Return `text`, preceded by the buffered surrogate if there is one. A high surrogate at the end of `text` is
+        buffered.
+        """
         if not self._high and (text.isascii() or not _LONE.search(text)):
             return text
         text = self._high + text
@@ -213,14 +213,14 @@ class Joiner:
         return bool(self._high)
 
     def close(self) -> str:
-        """Return U+FFFD if a surrogate is buffered, and an empty string otherwise."""
+        """Return U+FFFD if a surrogate is buffered, or an empty string otherwise."""
         text = "\ufffd" if self._high else ""
         self._high = ""
         return text
 
 
 def with_key(headers: list[tuple[bytes, bytes]], header: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the headers (names in lower case) with their API key, if any, moved to `header`."""
+    """Return the headers, with the API key, if they contain one, moved to `header`. All names are in lower case."""
     found = {name: value for name, value in headers if name in KEY_HEADERS}
     rest = [pair for pair in headers if pair[0] not in KEY_HEADERS]
     scheme, _, bearer = found.get(b"authorization", b"").partition(b" ")
@@ -235,9 +235,10 @@ def with_key(headers: list[tuple[bytes, bytes]], header: bytes) -> list[tuple[by
 def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
     """Return the error that an upstream reported, in any of the formats in use.
 
-    `error` is the error object, its message, or a whole body with one of them under `error`. `status` is the HTTP
-    status; None for an error within a stream, whose HTTP status is 200, so that the status is taken from the error's
-    code or type. An authentication error is our fault and not the caller's, so it becomes a plain `UpstreamError`.
+    `error` is the error object, its message, or an entire body that contains one of these under `error`. `status` is
+    the HTTP status, or None for an error in a stream, whose HTTP status is 200; the status is then derived from the
+    error's code or type. An authentication error is our fault and not the client's, so it becomes a plain
+    `UpstreamError`.
     """
     if isinstance(error, Mapping) and error.get("error"):
         error = error["error"]
@@ -273,7 +274,7 @@ def _wrong_field(item: Mapping[str, Json]) -> str:
 def _status(*candidates: Json) -> int | None:
     for value in candidates:
         if isinstance(value, str) and value.isdecimal() and len(value) == 3:
-            value = int(value)  # noqa: PLW2901 — the same value, decoded
+            value = int(value)  # noqa: PLW2901  the same value, as a number
         if isinstance(value, int) and 400 <= value < 600:
             return value
         if isinstance(value, str) and value in _CALLERS_BUSINESS:
@@ -282,13 +283,15 @@ def _status(*candidates: Json) -> int | None:
 
 
 def page_title(data: bytes) -> str:
-    """Return the title of an HTML page, truncated to 100 characters; "" if it has none."""
+    """Return the title of an HTML page, truncated to 100 characters, or "" if the page has no title."""
     found = re.search(rb"<title[^>]*>([^<]{1,400})", data[:8192], re.IGNORECASE)
     return " ".join(found[1].decode("utf-8", "replace").split())[:100] if found else ""
 
 
 def own_counts(usage: Usage) -> dict[str, Json]:
-    """Return our additional usage field: whether the usage is estimated, and the usage of rejected attempts."""
+    """Return our additional field in the usage object, which states whether the usage is estimated and how many tokens
+    rejected attempts used.
+    """
     own: dict[str, Json] = {}
     if usage.estimated:
         own["estimated"] = True
@@ -298,7 +301,7 @@ def own_counts(usage: Usage) -> dict[str, Json]:
 
 
 def constraint(forcing: Forcing) -> dict[str, Json]:
-    """Return the request field that constrains the model to a call, in OpenAI's protocols.
+    """Return the request field that constrains the model's output to a call, for OpenAI's protocols.
 
     Each server has its own field. Sources: vLLM's documentation of structured outputs, SGLang's request models,
     llama.cpp's server.
@@ -318,7 +321,7 @@ def constraint(forcing: Forcing) -> dict[str, Json]:
 
 
 def write_options(options: Options, rows: Sequence[WriteRow]) -> dict[str, Json]:
-    """Return the fields that hold the options, at the places given by `rows` (from `options.writing`)."""
+    """Return the fields that contain the options. `rows` (from `options.writing`) determine their locations."""
     fields: dict[str, Json] = {}
     sampling = options.sampling
     for row in rows:
@@ -340,7 +343,7 @@ def write_options(options: Options, rows: Sequence[WriteRow]) -> dict[str, Json]
 
 
 def count_in(body: bytes, key: str) -> int | None:
-    """Return the number of tokens under the key in an upstream's reply; None if it reports none."""
+    """Return the number of tokens under the key in an upstream's reply, or None if the reply does not contain it."""
     try:
         value = decode_tolerant(body)
     except ValueError:
