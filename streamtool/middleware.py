@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from attrs import evolve
 
 from streamtool.asgi.answers import new_id, send_error
-from streamtool.asgi.off_loop import LARGE, clock, off_loop
+from streamtool.asgi.off_loop import LARGE_REQUEST, clock, off_loop
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import (
     ASGIApp,
@@ -32,7 +32,7 @@ from streamtool.asgi.types import (
     with_key_in_header,
 )
 from streamtool.core.errors import RequestError, StreamtoolError
-from streamtool.exchange import Exchange, UpstreamRequest
+from streamtool.exchange import Exchange, UpstreamRequest, decoded_size
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import PROTOCOLS, as_counting_protocol, client_protocol
@@ -164,7 +164,7 @@ class ToolMiddleware:
             answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
             await send_json(send, answer.body, status=answer.status)
             return
-        large = len(body) > LARGE or self.store.blocks
+        large = decoded_size(body, scope["headers"]) > LARGE_REQUEST or self.store.blocks
         begin = partial(self._begin, wire, body, scope, memory, ready=large and PREPARES not in scope)
         try:
             exchange = await off_loop(begin) if large else begin()

@@ -32,7 +32,7 @@ from streamtool.asgi.request_body import ClientLeft, drop_body, read_body
 from streamtool.asgi.types import ASGIApp, ASGIMessage, Receive, Scope, Send, route_path, target, with_key_in_header
 from streamtool.core.clients import ClientNames
 from streamtool.core.errors import AuthenticationError, MethodError, NotFoundError, RequestError, StreamtoolError
-from streamtool.exchange import decode_body
+from streamtool.exchange import decode_body, decoded_size
 from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.observe.observers import OnExchange
 from streamtool.protocols.registry import client_protocol
@@ -288,7 +288,9 @@ class Proxy:
             body = await read_body(scope, receive, limits)
         except ClientLeft:
             return
-        given = await sized(partial(decode_body, body, scope["headers"], limits.body), len(body))
+        given = await sized(
+            partial(decode_body, body, scope["headers"], limits.body), decoded_size(body, scope["headers"])
+        )
         raw = await sized(partial(body_fields, given, limits), len(given))
         model = self.settings.for_model(model_name(raw))
         upstream = model.upstream or next(iter(self.settings.upstreams.values()))

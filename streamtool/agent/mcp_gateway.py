@@ -59,7 +59,7 @@ from streamtool.core.reply import (
     UsageReport,
 )
 from streamtool.exchange import Exchange
-from streamtool.exchange.encoding import decode_body
+from streamtool.exchange.encoding import decode_body, decoded_size
 from streamtool.middleware import ToolMiddleware
 from streamtool.observe.logs import loggable_message, printable
 from streamtool.observe.observers import Observers, OnExchange, Watch
@@ -146,7 +146,7 @@ class McpGateway:
             return
         plan = partial(self._plan, wire, body, scope)
         blocks = self._middleware.store.blocks and wire.store_entries is not None
-        planned = await (off_loop(plan) if blocks else sized(plan, len(body)))
+        planned = await (off_loop(plan) if blocks else sized(plan, decoded_size(body, scope["headers"])))
         given = [body]
         if planned is not None:
             work, changed = planned

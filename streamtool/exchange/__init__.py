@@ -1,6 +1,6 @@
 """One client request and its reply, including all attempts: bytes in, bytes out, no I/O. See `exchange`."""
 
-from streamtool.exchange.encoding import decode_body
+from streamtool.exchange.encoding import decode_body, decoded_size
 from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.interfaces import MOMENT, Record, Services, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener, FedText, ObservedParser, ParserOptions
@@ -16,4 +16,5 @@ __all__ = [
     "Services",
     "UpstreamRequest",
     "decode_body",
+    "decoded_size",
 ]

@@ -3,11 +3,13 @@
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from streamtool.core.errors import RequestError, TooLargeError
 from streamtool.protocols.interfaces import Headers
 
+_HEADER: Final = b"content-encoding"
 _PIECE: Final = 256 * 1024
 """Maximum size in bytes of a decoded piece of a reply. The encoded piece may be a thousand times smaller."""
 
@@ -66,21 +68,22 @@ def _decoded(decoder: Any, data: bytes) -> bytes:
     return bytes(found)
 
 
+def decoded_size(body: bytes, headers: Headers) -> float:
+    """Return the number of bytes to process in a request: infinite if the body is encoded, since it may expand."""
+    return inf if _HEADER in dict(headers) else len(body)
+
+
 def decode_body(body: bytes, headers: Headers, limit: int) -> bytes:
     """Return the request body, decoded according to its content-encoding.
 
     Raises TooLargeError if the decoded body exceeds `limit` bytes, and RequestError if the body cannot be decoded.
     """
-    encoding = ""
-    for name, value in headers:
-        if name == b"content-encoding":
-            encoding = value.decode("latin-1").lower()
-            break
-    if encoding and encoding.strip() not in ("", "identity"):
-        if encoding.strip() not in ("gzip", "x-gzip", "deflate"):
+    encoding = dict(headers).get(_HEADER, b"identity").decode("latin-1").lower().strip()
+    if encoding not in ("", "identity"):
+        if encoding not in ("gzip", "x-gzip", "deflate"):
             raise RequestError(f"content-encoding {encoding} is not supported; send gzip, deflate or none")
         try:
-            body = Inflate(encoding.strip()).feed(body, limit + 1)
+            body = Inflate(encoding).feed(body, limit + 1)
         except zlib.error:
             raise RequestError(f"the body is not valid {encoding}") from None
     if len(body) > limit:

@@ -184,20 +184,25 @@ def _required_answer_form(conversation: Conversation, settings: Settings) -> Ans
 def _callable_tools(conversation: Conversation, settings: Settings) -> CallableTools:
     names = conversation.choice.names
     if conversation.tools:
-        allowed = [tool for tool in conversation.tools if not names or tool.name in names]
+        allowed = [tool for tool in conversation.tools if tool.name in names] if names else conversation.tools
     else:
         allowed = [Tool(name) for name in conversation.known_names]
     grouped = [tool for tool in allowed if tool.namespace]
     short = Counter(map(_short_name, allowed)) if grouped else {}
-    checks = settings.checks_arguments
-    complete = [tool for tool in allowed if settings.arguments_for(tool.name) == "complete"] if checks else []
-    for tool in complete:
-        Validator.of(CUSTOM_TOOL_SCHEMA if tool.custom else (tool.parameters or {}))  # now, rather than during a delta
+    schemas: dict[str, Mapping[str, Json]] = {}
+    complete, custom = [], []
+    for tool in allowed:
+        schemas[tool.name] = CUSTOM_TOOL_SCHEMA if tool.custom else (tool.parameters or {})
+        if tool.custom:
+            custom.append(tool.name)
+        if settings.checks_arguments and settings.arguments_for(tool.name) == "complete":
+            complete.append(tool.name)
+            Validator.of(schemas[tool.name])  # compiled now, rather than during a delta
     return CallableTools(
-        {tool.name: CUSTOM_TOOL_SCHEMA if tool.custom else (tool.parameters or {}) for tool in allowed},
-        aliases={_short_name(tool): tool.name for tool in grouped if short[_short_name(tool)] == 1},
-        complete=frozenset([tool.name for tool in complete]),
-        custom=frozenset([tool.name for tool in allowed if tool.custom]),
+        schemas,
+        aliases={_short_name(tool): tool.name for tool in grouped if short[_short_name(tool)] == 1} if grouped else {},
+        complete=frozenset(complete),
+        custom=frozenset(custom),
     )
 
 

@@ -18,7 +18,7 @@ from streamtool.asgi.types import ASGIApp, Receive, Scope, ask
 from streamtool.core.clients import client_of
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError
-from streamtool.exchange import Services, decode_body
+from streamtool.exchange import Services, decode_body, decoded_size
 from streamtool.prompting.window import CountTokens, prompt_tokens
 from streamtool.protocols.interfaces import CountingProtocol
 from streamtool.protocols.shared import wire
@@ -103,7 +103,7 @@ async def count_tokens(
     Raises RequestError if the request cannot be read or projected.
     """
     read = partial(TokenCount.read, settings, protocol, body, scope["headers"], services)
-    counting = await (off_loop(read) if blocks else sized(read, len(body)))
+    counting = await (off_loop(read) if blocks else sized(read, decoded_size(body, scope["headers"])))
     told = None
     if counting.request is not None:
         inner = dict(scope)

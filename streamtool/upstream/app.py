@@ -334,6 +334,7 @@ class _Forwarding:
             if isinstance(self._request.stream, _AppBody):  # a transport may have replaced the stream
                 self._request.stream.release()
             pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
+            complete = False
             try:
                 # Before the status is sent: the client must not see a 401 for a key that it does not know.
                 self._raise_if_our_key(response)
@@ -355,8 +356,10 @@ class _Forwarding:
                     # upstream's silence.
                     self._waiting = self._heard = True
                 self._waiting = False
+                complete = True
             finally:
-                await close_response(response, pieces)
+                # A body that has been read to its end has released its connection, so closing it does not wait.
+                await (response.aclose() if complete else close_response(response, pieces))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise failure_of(error, self._where) from error
         last = b"" if mask is None else mask.close()

@@ -243,7 +243,8 @@ def tool_schema(fields: Fields, key: str, place: str, limits: LimitSettings, siz
     schema = fields.get(key)
     if schema is None:
         return None
-    schema = object_at(schema, _at(place, key), "Parameters must be a JSON Schema object.")
+    if not isinstance(schema, dict):
+        raise refused(_at(place, key), "Parameters must be a JSON Schema object.")
     # A schema is never much larger than the body that contains it, so most schemas can be accepted without encoding
     # them.
     if size > limits.schema and len(wire.encode(schema)) > limits.schema:
