@@ -16,7 +16,8 @@ the same object is forwarded as the original event, so that its bytes can be sen
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
-import statemachine
+# Imported by name: the module's `__getattr__` keeps CPython from caching `statemachine.X` where it is used.
+from statemachine import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
 from streamtool.core.errors import UpstreamError
 from streamtool.core.reply import (
     Reason,
@@ -155,7 +156,7 @@ class ChoiceFilter:
             # object that it was fed.
             if len(found) == 1:
                 first = found[0]
-                if type(first) is statemachine.TextDelta:
+                if type(first) is TextDelta:
                     if first.text is text and self._direct:
                         # This path bypasses VisibleText, which would otherwise set `visible`.
                         if not self.state.visible:
@@ -171,7 +172,7 @@ class ChoiceFilter:
                         return
                 # `streams` is set only for a call that needs neither buffering nor repair, so its OpenCall can be
                 # skipped.
-                elif type(first) is statemachine.ArgumentsDelta and self._calls.streams:
+                elif type(first) is ArgumentsDelta and self._calls.streams:
                     out.append(ReplyArgumentsDelta(self.choice, len(self.state.calls) - 1, first.text))
                     return
             if found:
@@ -272,34 +273,34 @@ class ChoiceFilter:
         if isinstance(self._parser, OpenedReasoning):
             self._process(self._parser.disable(), out)
 
-    def _process(self, events: Iterable[statemachine.Event], out: list[ReplyEvent]) -> None:
+    def _process(self, events: Iterable[Event], out: list[ReplyEvent]) -> None:
         """Process the parser's events."""
         for event in events:
             if self.state.ended:
-                blank = isinstance(event, statemachine.TextDelta) and event.text.isspace()
+                blank = isinstance(event, TextDelta) and event.text.isspace()
                 self.continues_after_end = self.continues_after_end or not blank
                 continue
             match event:
-                case statemachine.TextDelta(text=text):
+                case TextDelta(text=text):
                     self._text.feed(ReplyTextDelta(self.choice, text), out)
-                case statemachine.ArgumentsDelta(text=text):
+                case ArgumentsDelta(text=text):
                     self._calls.feed(text, out)
-                case statemachine.CallStart(name=name, id=call_id, format=format_):
+                case CallStart(name=name, id=call_id, format=format_):
                     self.tally.count_call(format_)
                     self._calls.begin(name, call_id, out)
-                case statemachine.CallEnd(complete=complete, repairs=repairs):
+                case CallEnd(complete=complete, repairs=repairs):
                     self.tally.add_repairs(repairs)
                     self._calls.end(out, complete=complete)
-                case statemachine.ReasoningDelta(text=text):
+                case ReasoningDelta(text=text):
                     self._feed_reasoning(text, out)
-                case statemachine.Discarded(text=text, reason="unknown") if self._rules.unknown == "retry":
+                case Discarded(text=text, reason="unknown") if self._rules.unknown == "retry":
                     self._calls.handle_unreadable(text, "unknown", out)
-                case statemachine.Discarded(text=text, reason="rejected") if self._rules.malformed == "retry":
+                case Discarded(text=text, reason="rejected") if self._rules.malformed == "retry":
                     self._calls.handle_unreadable(text, "rejected", out)
-                case statemachine.Discarded(text=text, reason="invented"):
+                case Discarded(text=text, reason="invented"):
                     self.tally.discard(text, "invented result")
                     self.state.ended = True
-                case statemachine.Discarded(text=text, reason=reason):
+                case Discarded(text=text, reason=reason):
                     self.tally.discard(text, reason)
                 case _:
                     assert_never(event)

@@ -2,14 +2,14 @@
 
 from typing import Protocol
 
-import statemachine
+from statemachine import Event, TextDelta
 
 
 class TextParser(Protocol):
     """The part of a parser's interface that the choice filter uses."""
 
-    def feed(self, text: str, /) -> list[statemachine.Event]: ...
-    def close(self, reason: str | None = None, /) -> list[statemachine.Event]: ...
+    def feed(self, text: str, /) -> list[Event]: ...
+    def close(self, reason: str | None = None, /) -> list[Event]: ...
 
 
 class NullParser:
@@ -20,10 +20,10 @@ class NullParser:
     held = 0
     in_reasoning: bool = False
 
-    def feed(self, text: str, /) -> list[statemachine.Event]:
+    def feed(self, text: str, /) -> list[Event]:
         """Return the text as a single event."""
-        return [statemachine.TextDelta(text)]
+        return [TextDelta(text)]
 
-    def close(self, reason: str | None = None, /) -> list[statemachine.Event]:  # noqa: ARG002  same signature as the parser
+    def close(self, reason: str | None = None, /) -> list[Event]:  # noqa: ARG002  same signature as the parser
         """Return no events, since nothing is ever buffered."""
         return []

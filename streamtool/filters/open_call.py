@@ -7,7 +7,7 @@ repaired while they are passed on.
 
 from typing import Final
 
-import statemachine
+from statemachine import ArgumentsDelta, CallEnd, Discarded, Event, Parser, TextDelta
 from streamtool.filters.raw_input import RawInput
 from streamtool.forcing.rules import Rules
 from streamtool.schemas.validator import InvalidArguments, Validator
@@ -27,7 +27,7 @@ class NativeArguments:
     __slots__ = ("_blank", "_parser", "complete", "malformed", "repairs")
 
     def __init__(self) -> None:
-        self._parser = statemachine.Parser({"call": {}}, formats=("tool_call",))
+        self._parser = Parser({"call": {}}, formats=("tool_call",))
         self._parser.feed(_OPENER)
         self._blank = True
         self.complete = False
@@ -42,7 +42,7 @@ class NativeArguments:
             return ""
         self._blank = False
         events = self._parser.feed(text)
-        strange = statemachine.Discarded | statemachine.TextDelta
+        strange = Discarded | TextDelta
         self.malformed += sum(len(event.text) for event in events if isinstance(event, strange))
         return self._visible(events)
 
@@ -58,12 +58,12 @@ class NativeArguments:
         self.complete = self.complete and complete
         return shown
 
-    def _visible(self, events: list[statemachine.Event]) -> str:
+    def _visible(self, events: list[Event]) -> str:
         shown = []
         for event in events:
-            if isinstance(event, statemachine.ArgumentsDelta):
+            if isinstance(event, ArgumentsDelta):
                 shown.append(event.text)
-            elif isinstance(event, statemachine.CallEnd):
+            elif isinstance(event, CallEnd):
                 self.complete, self.repairs = event.complete, event.repairs
         return "".join(shown)
 
