@@ -60,7 +60,9 @@ def test_the_commands_on_the_page_work(row: Format, tmp_path: Path) -> None:
     table = tmp_path / "statemachine" / "formats" / "table.py"
     written = ROW.partition("FORMAT = ")[2].strip()
     table.write_text(table.read_text("utf-8").replace("\nTABLE = (\n", f"\nTABLE = (\n{written},\n"), "utf-8")
-    titles = re.findall(r'"([^"]+)"', " ".join(PAGE.partition("The first command")[2].partition("The second")[0].split()))
+    titles = re.findall(
+        r'"([^"]+)"', " ".join(PAGE.partition("The first command")[2].partition("The second")[0].split())
+    )
     assert set(titles) == COMMON
     one = CASES.partition("## One call\n")[2]
     cases = "".join(f"\n## {title}\n{one}" for title in titles)
