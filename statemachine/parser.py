@@ -45,7 +45,7 @@ class Parser:
             `[]`), nothing is a call.
         formats: names from `formats.FORMATS` and `Format` objects, or None for all formats that are enabled by default.
         prefix: text that the reply already contains when the model starts; it is read, but not emitted.
-        unknown: how to treat a call to a tool that is not offered, "text" or "discard".
+        unknown: how to treat a call to a tool that is not offered: "text" or "discard".
         malformed: how to treat text that begins with a call's marker but cannot be read as a call: "text" or "discard",
             which discards it through its closer or, without one, to the end of the line.
         in_fences: "calls" to look for calls anywhere in code fences; "text" to look only at the beginning of a fence.
@@ -105,8 +105,8 @@ class Parser:
             reader.disarm()
 
     def feed(self, text: str) -> list[Event]:
-        """Return the events for this piece of the reply, or [] if the whole piece has to wait. Never raises because of
-        model text.
+        """Return the events for this piece of the reply, or [] if the whole piece has to wait. Model text never makes
+        this method raise an exception.
         """
         # Most pieces are inside a long stretch of text or inside a string. There are therefore three levels, and each
         # is entered only if the level before it cannot decide:
@@ -246,7 +246,7 @@ def is_second_of(option: str, value: str, no: str, yes: str) -> bool:
     """Return whether an option has the second of its two allowed values.
 
     Raises:
-        ValueError: it has neither.
+        ValueError: the option has neither of them.
     """
     if value not in (no, yes):
         raise ValueError(f"{option} must be {no!r} or {yes!r}, not {value!r}")

@@ -7,7 +7,7 @@ of subschemas are bounded, a subschema that cannot be read allows everything, an
 The parser needs the types that a value may have (`types`, `Node`). The prompt, the grammars and the messages about
 invalid arguments read the subschemas themselves (`resolve`, `merged`, `required`, `follow`).
 
-Supported keywords, as defined by JSON Schema 2020-12: `type` (one or several), `enum`, `const`, `properties`,
+Supported keywords, as defined by JSON Schema 2020-12: `type` (a string or a list), `enum`, `const`, `properties`,
 `required`, `additionalProperties`, `items`, `prefixItems`, `anyOf`, `oneOf`, `allOf`, local `$ref`; and OpenAPI's
 `nullable`.
 """
@@ -207,7 +207,7 @@ class SchemaWalker:
 
     def part(self, schema: object, key: str | None) -> object:
         """Return the subschema for the member `key` of an object or, without a key, for the items of an array. Return
-        None if the schema does not contain one.
+        None if the schema does not contain such a subschema.
         """
         return self._part(schema, key, MAX_DEPTH, iter(range(MAX_PARTS)))
 
@@ -226,8 +226,8 @@ class SchemaWalker:
         return {"allOf": found} if len(found) > 1 else found[0] if found else None
 
     def _alternatives(self, ways: list[Any], key: str | None, depth: int, left: Iterator[int]) -> list[object]:
-        """Return the subschema found in each alternative, or [] if an alternative that may apply has none, since it
-        allows everything.
+        """Return the subschema found in each alternative, or [] if an alternative that may apply has none, since such
+        an alternative allows everything.
         """
         kind = "array" if key is None else "object"
         parts: list[object] = []

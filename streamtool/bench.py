@@ -1,6 +1,6 @@
 """Benchmark of the parser, in µs per delta and, because machines differ, in units of the smallest useful loop.
 
-    u         the cost per delta of one method call that makes one compiled character-class search without a match
+    u         the cost per delta of one method call that runs one compiled character-class search and finds no match
     delta     a piece of four characters, as a model emits them
     MB/s      speed with one large delta: the whole text in one `feed`
     growth    the cost per delta at 1 MB of text divided by the cost at 1 KB (the minima of interleaved runs)

@@ -147,7 +147,7 @@ class ToolMiddleware:
         await self.gate.run(serve, scope, receive, send, wire, on_rejected=self.observers.rejected, bounded=bounded)
 
     def remembers(self, path: str) -> str | None:
-        """Return the protocol of a path that serves stored responses or conversations; None for other paths."""
+        """Return the protocol of a path that serves stored responses or conversations, or None for any other path."""
         return self.stored.protocol(path) or self.conversations.protocol(path)
 
     async def _serve(self, protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> None:

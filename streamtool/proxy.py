@@ -58,7 +58,7 @@ METRICS = "/metrics"
 COMPLETIONS = "/v1/completions"
 """The path for text completion. Requests to it contain no tools and are only routed."""
 _COMPLETING = ("chat", "completions", "ollama")
-"""The protocols of upstreams that serve this path as well."""
+"""The protocols whose upstreams serve `COMPLETIONS`."""
 _VERB = ":"
 """Separates the model from the method in Gemini API paths."""
 
@@ -141,7 +141,7 @@ class Proxy:
             circuit.report()
 
     def when_quiet(self, call: Callable[[], object]) -> None:
-        """Have `call` called each time the last open request has ended."""
+        """Register `call` to be called each time the last open request has ended."""
         self._tools.gate.on_idle = call
 
     async def aclose(self) -> None:

@@ -284,7 +284,7 @@ def test_every_chat_template_is_documented(template):
 
 def test_the_number_of_formats_is_current():
     readme = read("README.md")
-    assert f"It recognizes {len(FORMATS) - len(OPT_IN)} formats at once" in readme
+    assert f"streamtool recognizes {len(FORMATS) - len(OPT_IN)} formats at once" in readme
     assert f"{len(OPT_IN)} more are opt-in" in readme
     assert f"The {len(FORMATS)} formats in [formats.md](docs/reference/formats.md)" in readme
 

@@ -66,7 +66,7 @@ def section(form: Format) -> str:
 
 
 def facts(form: Format) -> Iterator[tuple[str, str]]:
-    """Yield the properties of a format that the overview does not show, each as a label and Markdown text."""
+    """Yield those properties of a format that the overview does not show, each as a label and Markdown text."""
     yield "opens with", opener(form)
     yield "closes with", closer(form)
     yield "wrapped in", wrappers(form)
@@ -129,8 +129,8 @@ A format is one way of writing a call as text. There are $COUNT$ formats, and th
 except for the opt-in formats ($OPTIN$). The markers of these formats occur in ordinary answers, so they are recognized
 only if you select or teach the format, or if the model's family uses it.
 
-The tool prompt *teaches* the model one format: its chat template's or family's own format if that consists of ordinary
-text, otherwise `tool_call`. The setting `format` ([settings.md](../settings.md)) overrides this choice.
+The tool prompt *teaches* the model one format: that of its chat template or family if the format consists of ordinary
+text, and `tool_call` if not. The setting `format` ([settings.md](../settings.md)) overrides this choice.
 
 | format | opens with | written by |
 |---|---|---|
@@ -141,9 +141,9 @@ $TABLE$
 - The start of a call and each piece of its arguments are emitted in the `feed` that delivers them.
 - Text around calls is kept. Newlines directly before calls and between them are markup. Newlines after a call are
   emitted if there is text both before the call and after it.
-- Arguments that are almost JSON are repaired as they stream: other quotes, trailing commas, bare keys, Python literals,
-  comments, raw newlines, arguments inside a JSON string, missing closing brackets. A value of the wrong type is
-  converted if it can only mean one thing (`"3"` for an integer). `CallEnd.repairs` names every repair.
+- Arguments that are almost JSON are repaired as they stream: other kinds of quotes, trailing commas, bare keys, Python
+  literals, comments, raw newlines, arguments inside a JSON string, missing closing brackets. A value of the wrong type
+  is converted if it can only mean one thing (`"3"` for an integer). `CallEnd.repairs` names every repair.
 - A raw value ends at its closer only if the text after the closer can follow a value.
 - The content of a reasoning span is reasoning. Calls in it are not recognized unless `calls_in_reasoning` is on, the
   default for families known to leave their reasoning open. $SPANS$ open reasoning, as do the openers of the reasoning

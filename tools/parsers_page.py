@@ -42,13 +42,13 @@ parser. On the replies, streamtool reaches {ours} in every format, with *first* 
 
 {table}
 
-These parsers read no reply correctly and are omitted:
+The following parsers read no reply correctly and are omitted:
 
 {other}
 
-Some of them expect a different spelling from what `write` produces (no text before the call, another marker in the
-block, an id); others need the model's own tokenizer. The llama.cpp templates of Seed and GigaChat fail on parameters
-with no type or several types; one of our tools has such parameters.
+Some of them expect a different spelling from the one that `write` produces (no text before the call, another marker in
+the block, an id); others need the model's own tokenizer. The llama.cpp templates of Seed and GigaChat fail on
+parameters that have no type or several types; one of our tools has such parameters.
 
 - **vLLM, SGLang, mlx-lm**: their separate reasoning parsers are not compared. mlx-lm's parsers receive whole calls.
 - **llama.cpp** builds its parser from the tools and the chat template that the row names. Its server constrains calls

@@ -33,7 +33,7 @@ SAMPLES: Final[Mapping[str, Fields]] = {
     "computer_*": {"enable_zoom": True},
     "computer_use_preview": {"display_width": 1024, "display_height": 768, "environment": "browser"},
 }
-"""Tool type → the fields that a tool of this type needs if the client is to run it, or that its description repeats."""
+"""Tool type → the fields that make the client run a tool of this type, or that its description repeats."""
 NEWEST: Final = {"text_editor_*": "text_editor_20250728", "computer_*": "computer_20251124"}
 """Tool type with several versions → its newest version."""
 ABSENT: Final = {Absent.UNSUPPORTED: "unsupported (dropped and logged)", Absent.REJECTED: "rejected with 400"}

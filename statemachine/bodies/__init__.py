@@ -6,7 +6,7 @@ is implemented in `statemachine/writing`.
 
     name          the name of a call whose body does not contain it; then its body
     json_object   the arguments as one JSON object
-    envelope      JSON that contains both name and arguments
+    envelope      JSON that contains both the name and the arguments
     parameters    marked keys and raw values, typed by the tool's schema (XML and key–value formats are one kind);
                   `raw_value` decides where a value ends and which type it has, `elements` reads values made of
                   elements, `parameter_markers` compiles the markers

@@ -222,8 +222,8 @@ def begin_member(machine: Machine, item: str, level: Level, name: str, types: fr
 
 
 def end_member(machine: Machine, level: Level) -> None:
-    """End the last member of a level: release its buffered value, and close the list if that value became its first
-    item.
+    """End the last member of a level: release the member's buffered value and, if that value became the first item of a
+    list, close the list.
     """
     first, level.first = level.first, None
     if first is not None:

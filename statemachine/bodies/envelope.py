@@ -1,4 +1,4 @@
-"""JSON that contains both name and arguments: an object, an array of objects, or an object nested in another.
+"""JSON that contains both the name and the arguments: an object, an array of objects, or an object nested in another.
 
 `openers.Keys` assigns each key a role; keys may appear in any order. Arguments that precede the name are queued. An
 envelope without a marker is recognized as a call by its keys alone, and is committed late (`docs/design.md`).
@@ -245,7 +245,7 @@ def key(machine: Machine) -> Generator[None, None, str]:
 
 
 def blank(machine: Machine) -> Grammar:
-    """Skip whitespace and comments around the members, up to the next character."""
+    """Skip whitespace and comments around the members, up to the next significant character."""
     reader = machine.reader
     reader.target = False
     yield from json_text.skip(reader, machine.candidate.envelope.json)
@@ -400,7 +400,7 @@ def ignored_member(machine: Machine) -> Grammar:
 
 
 def type_member(machine: Machine) -> Grammar:
-    """Skip the `type` of an object without markers.
+    """Skip the `type` of an object without a marker.
 
     Raises:
         NoCall: no call has this type.
@@ -427,7 +427,7 @@ def final_answer(machine: Machine, form: Format) -> Grammar:
 
 
 def emit_value(machine: Machine, form: Format, sink: Sink, limit: int) -> Grammar:
-    """Emit a value as text or reasoning: a string is decoded as it streams, any other value is emitted as its JSON
+    """Emit a value as text or reasoning: a string is decoded as it streams, and any other value is emitted as its JSON
     text.
     """
     machine.candidate.format = form

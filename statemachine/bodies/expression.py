@@ -116,8 +116,8 @@ def call(machine: Machine, body: Expression) -> Grammar:
     if not brackets:
         raise Mismatch
     machine.set_name(name)
-    # With an unknown name, this is a call only after a marker, because any text may contain `word(`. The arguments are
-    # skipped as one unit, so that a call quoted inside them is not executed.
+    # If the name is unknown, this counts as a call only after a marker, because any text may contain `word(`. The
+    # arguments are skipped as one unit, so that a call quoted inside them is not executed.
     if not candidate.offered:
         if not candidate.marked:
             raise Mismatch
@@ -223,7 +223,9 @@ class Arguments:
         self.end()
 
     def blank(self) -> Grammar:
-        """Skip the whitespace and comments around the arguments, up to the next character, without emitting them."""
+        """Skip the whitespace and comments around the arguments, up to the next significant character, without emitting
+        them.
+        """
         machine = self.machine
         reader = machine.reader
         target, reader.target = reader.target, False
@@ -233,7 +235,9 @@ class Arguments:
             reader.target = target
 
     def closes(self) -> Generator[None, None, bool]:
-        """Return whether the arguments end here: at their bracket, or where only the end of the call can follow."""
+        """Return whether the arguments end here, either at their closing bracket or because only the end of the call
+        can follow.
+        """
         machine = self.machine
         reader = machine.reader
         char = reader.text[reader.at]
@@ -261,7 +265,9 @@ class Arguments:
         return False
 
     def leading_dict_is_all(self) -> bool:
-        """Return whether a leading dict contains all arguments, because the first parameter cannot be an object."""
+        """Return whether a leading dict must contain all arguments, because it cannot be the value of the first
+        parameter.
+        """
         return not self.free or "object" not in schema.types(self.schema, self.free[0])
 
     def dict_arguments(self) -> Grammar:

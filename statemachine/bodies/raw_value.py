@@ -9,12 +9,11 @@ text after it ("Raw values" in `docs/parser.md`):
 * the call's closer counts if an outer closer, a sibling opener or the end of the text follows.
 
 Markup that is part of the value's text is tracked on a separate stack (`shown.py`): while an opener that does not count
-waits for its closer, no marker counts that may belong to it. A complete call, or a page about calls, therefore passes
+waits for its closer, no marker that may belong to it counts. A complete call, or a page about calls, therefore passes
 through verbatim.
 
 A value that must be a string streams from its first character. A value that may have another type is buffered while it
-may still be JSON of a type that the schema allows; at the first character that rules this out, it becomes a string and
-streams.
+may still be JSON of a type that the schema allows; once a character rules this out, the value is streamed as a string.
 """
 
 from collections.abc import Generator, Sequence
@@ -266,8 +265,8 @@ class RawValue:
     # ---- the type of the value
 
     def typed(self, types: frozenset[str]) -> Grammar:
-        """Read a value that need not be a string: as JSON if all of it is JSON of an allowed type, otherwise as a
-        string.
+        """Read a value that need not be a string: as JSON if all of it is JSON of an allowed type, and as a string if
+        it is not.
         """
         machine = self.machine
         reader = machine.reader

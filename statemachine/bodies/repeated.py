@@ -27,7 +27,9 @@ class PossibleFirstItem:
 
 
 class BufferingTarget(FilterTarget):
-    """Target that buffers pieces, and tracks the values among them that may become first items, outermost first."""
+    """Target that buffers pieces, and tracks the values among them that may become the first item of a list, outermost
+    first.
+    """
 
     __slots__ = ("firsts", "length", "pieces")
 
@@ -59,7 +61,7 @@ class BufferingTarget(FilterTarget):
 
 
 def begin_buffering(reader: Reader, key: str) -> PossibleFirstItem:
-    """Begin a value that may become a first item, and buffer everything from here on."""
+    """Begin a value that may become the first item of a list, and buffer everything from here on."""
     waiting = reader.target if isinstance(reader.target, BufferingTarget) else BufferingTarget(reader)
     first = PossibleFirstItem(key, len(waiting.pieces))
     waiting.firsts.append(first)
@@ -67,7 +69,7 @@ def begin_buffering(reader: Reader, key: str) -> PossibleFirstItem:
 
 
 def resolve_first(reader: Reader, first: PossibleFirstItem, *, listed: bool) -> None:
-    """Decide whether the innermost buffered value is a first item (`listed`) or a single value."""
+    """Record whether the innermost buffered value is the first item of a list (`listed`) or a single value."""
     waiting = reader.target
     first.listed = first.listed or listed
     if not first.buffered or not isinstance(waiting, BufferingTarget):

@@ -1,4 +1,4 @@
-"""Markup inside an open raw value that is part of the value's text ("shown" markup), as long as it is balanced.
+"""Balanced markup that is part of the text of an open raw value ("shown" markup).
 
 An opener that does not count is pushed onto a stack until its closer arrives. If a key is on top, a value's closer
 closes that key; if a call is on top, a call's closer closes that call. A value is unsound, because it may have

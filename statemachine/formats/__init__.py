@@ -5,7 +5,7 @@ table      the formats themselves, one row each
 markers    search for literals in text that arrives in pieces, and for text that must be buffered in the meantime
 openers    the tree of openers, and the keys of envelopes
 unmarked   calls without a marker
-scanner    search of text for everything that may begin or close in it
+scanner    search for everything that may open or close in text
 compile    the tables compiled from a set of formats, made once and shared by all parsers
 """
 

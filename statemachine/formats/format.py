@@ -17,7 +17,7 @@ Markers are literal text that may contain placeholders in braces:
     {tool} in the opener and the closer of a call: the name of an offered tool
 
 An opener that begins with a letter counts only inside a wrapper or, if the format allows it, at the start of a line. At
-the start of a line, letter case is ignored, since models vary the case of labels.
+the start of a line, letter case is ignored, because models capitalize labels inconsistently.
 """
 
 import itertools
@@ -79,10 +79,11 @@ ONLY_CALLS_KEYS = ("tool", "function", "tool_name")
 
 @frozen
 class Envelope:
-    """JSON that contains name and arguments: one object, an array of such objects, or one object nested in another.
+    """JSON that contains the name and the arguments: one object, an array of such objects, or one object nested in
+    another.
 
-    Calls are written with the first key in `name` and in `arguments`; the other keys are accepted when reading. An
-    object under a key in `nest` contains the call.
+    Calls are written with the first key of `name` and the first key of `arguments`; the other keys are accepted when
+    reading. An object under a key in `nest` contains the call.
     """
 
     name: tuple[str, ...] = NAME_KEYS
@@ -241,7 +242,7 @@ class Format:
     closed: bool = True
     """Whether the closer is written. When reading, it is always optional."""
     wrappers: tuple[tuple[str, str], ...] = ()
-    """Opener and closer of optional spans around one or several calls, outermost first."""
+    """Opener and closer of each optional span around one or more calls, outermost first."""
     anchor: Anchor = Anchor.ANYWHERE
     fence: tuple[str, ...] = ()
     """Info strings of code fences that suffice to announce a call; the first is used in the fence written around each

@@ -168,8 +168,8 @@ class MarkerNode:
         return self.next.get(atom) if alone else None
 
     def near_misses(self, special: str, depth: int) -> str:
-        """Return an expression for up to `depth` characters, none of them special, that continue no marker from this
-        node.
+        """Return an expression for up to `depth` characters, none of them special, that do not continue any marker from
+        this node.
         """
         heads = [first_characters(atom) for atom in self.next]
         if self.group or not all(heads):
@@ -236,7 +236,9 @@ class Markers(Generic[T]):
         return found
 
     def _first_match(self, text: str, at: int) -> Match[str] | None:
-        """Compile the expression on demand: many sets are used only as parts of a larger expression."""
+        """Compile the expression and match it. It is compiled on first use, because many sets are used only as parts of
+        a larger expression.
+        """
         self._ambiguous = self.root.is_ambiguous()
         self._whole = re.compile(self.root.complete_expression() if self.root.next else NEVER).match
         return self._whole(text, at)

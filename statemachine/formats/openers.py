@@ -147,7 +147,7 @@ class Opener:
         return self._children.setdefault(literal, Opener(literal))
 
     def inner(self, opener: "Opener") -> "Opener":
-        """Return the node of the same opener inside this wrapper, or the opener itself if it means the same there."""
+        """Return the node of an opener inside this wrapper, or the opener itself if it has the same meaning there."""
         return self._children.get(opener.literal, opener)
 
     def add(self, form: Format, variant: Variant) -> None:
@@ -163,7 +163,9 @@ class Opener:
                 self.names.append((form, variant))
 
     def inherit(self, openers: Mapping[str, "Opener"]) -> None:
-        """Make JSON that follows an opener inside this wrapper be read as it is after the same opener on its own."""
+        """Let JSON after an opener inside this wrapper be read as it is after the same opener outside any wrapper,
+        unless the inner opener has its own rules for JSON.
+        """
         for child in self._children.values():
             if not child.keys and child.literal in openers:
                 child.keys = openers[child.literal].keys

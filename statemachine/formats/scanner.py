@@ -1,4 +1,4 @@
-"""Search for everything that may begin or close in text."""
+"""Search for everything that may open or close in text."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,8 +107,8 @@ class ObjectRuns:
 
     @classmethod
     def of(cls, keys: Keys, plain: str) -> "ObjectRuns":
-        """Return the runs; `plain` matches text after an object in which nothing begins. `connect` later sets the runs
-        that follow them.
+        """Return the runs; `plain` matches the text after an object if nothing begins in that text. `connect` later
+        sets the runs that follow them.
         """
         # The text of group 1 waits, as in every run. Groups 2 to 4 are the same in all three runs, which `connect`
         # relies on: after the end of the object, the text is plain (2), ends with newlines that wait (3), or may begin
@@ -148,7 +148,7 @@ def text_runs(
     code, in a line of a block quote (None without `quotes`), and in objects.
 
     Three things are skipped completely: inline code that ends on its line; a line of a block quote; and a small object
-    that one of its first keys shows not to be a call (through its end, or up to the point where it stops being JSON).
+    whose first keys show that it is not a call (through its end, or up to the point where it stops being JSON).
     Newlines at the end of a piece wait for the text after them; blanks after those newlines do not wait: the run
     changes instead.
     """
@@ -223,8 +223,8 @@ def text_runs(
 
 
 def other_tag(at: Markers[Marked], special: str) -> str:
-    """Return an expression for the beginning of a tag that is not a marker (`</p`, `<p>`), the most frequent near
-    miss.
+    """Return an expression for the beginning of a tag that is not a marker (`</p`, `<p>`). Such tags are the most
+    frequent near misses.
     """
     tag = at.root.next.get("<")
     if tag is None:

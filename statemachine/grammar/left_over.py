@@ -16,10 +16,10 @@ def may_be_left_over(machine: Machine, close: str) -> bool:
 
 
 def read_left_over(machine: Machine, close: str, newlines: int, end: int) -> Grammar:
-    """Read call closers without an opener: markup at the end of a reply, otherwise text.
+    """Read call closers that have no opener. They are markup at the end of a reply, and text anywhere else.
 
-    They are buffered, along with the whitespace between them, until something else arrives. They are text if the reply
-    has shown call markup, because it may be about such markup. They are also text if all of them close values, or if
+    They are buffered, along with the whitespace between them, until something else arrives. Even at the end, they are
+    text if the reply has shown call markup, because it may be about such markup; if all of them close values; or if
     there is only one and it does not begin a line, since a sentence may end with it.
     """
     reader, known = machine.reader, machine.tables.closers

@@ -101,7 +101,7 @@ def complete_arguments(machine: Machine, missing: str) -> None:
 
 
 def reject(machine: Machine) -> None:
-    """Reject the candidate: its buffered text becomes text, and reading continues at the current character."""
+    """Reject the candidate: emit or discard the characters that it buffered, and continue at the current character."""
     reader = machine.reader
     if should_discard(machine):
         reader.emitter.set_discard_reason("rejected")
@@ -110,8 +110,8 @@ def reject(machine: Machine) -> None:
         return
     machine.note_visible_text(bool(reader.buffered.text().strip()))
     machine.text_state.call_markup_shown = machine.text_state.call_markup_shown or machine.candidate.marked
-    # This precedes the pop of the frame: newlines at the end of the buffered text may precede the next opener, so they
-    # must be put back, not emitted, when `release` empties the buffer.
+    # This happens before the frame is popped: newlines at the end of the buffered text may precede the next opener, so
+    # they must be put back, not emitted, when `release` empties the buffer.
     unread_newlines(reader)
     pieces = reader.buffered.pieces
     machine.text_state.place = START if pieces and pieces[-1][0].endswith("\n") else INSIDE

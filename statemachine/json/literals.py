@@ -147,7 +147,7 @@ class Python:
         return (yield from python_begins(reader, ""))
 
     def opening(self, reader: Reader) -> Generator[None, None, tuple[int, tuple[str, ...]] | None]:
-        """Return the length of the opener and the closers of the string that begins here, or None if none begins
+        """Return the opener's length and the possible closers of the string that begins here, or None if none begins
         here.
         """
         found = yield from self.begins(reader)

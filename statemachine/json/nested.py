@@ -206,13 +206,15 @@ class Decoder:
         self.high_surrogate = ""
 
     def decode(self, text: str) -> str:
-        """Return the strict JSON of the inner value that results from this piece of the outer string."""
+        """Return, as strict JSON, the part of the inner value that this piece of the outer string yields."""
         if self.high_surrogate or "\\" in text:
             text, self.high_surrogate = split_surrogate(self.high_surrogate + text)
             text = self.unescape(text)
         return self.inner.push(text) if text else ""
 
     def rest(self) -> str:
-        """Return the strict JSON that results from a trailing unpaired surrogate."""
+        """Return, as strict JSON, the part of the inner value that a trailing unpaired surrogate yields, or "" if the
+        string does not end with one.
+        """
         half, self.high_surrogate = self.high_surrogate, ""
         return self.inner.push(self.unescape(half)) if half else ""

@@ -1,4 +1,4 @@
-r"""Decides whether a double quote ends its string or is unescaped text inside it (`"She said "yes" to me"`).
+r"""Detection of the double quote that ends a string, which may contain unescaped quotes (`"She said "yes" to me"`).
 
 Theory of operation. A quote ends its string if the text after it can follow a string in that position: either a comma
 with a suitable next element, or the closers of open containers and, once all of them are closed, anything but a quote

@@ -57,13 +57,13 @@ class Dialect(Protocol):
         """
 
     def opening(self, reader: Reader) -> Generator[None, None, tuple[int, tuple[str, ...]] | None]:
-        """Return the length of the opener and the closers of the string that begins here, or None if none begins
+        """Return the opener's length and the possible closers of the string that begins here, or None if none begins
         here.
         """
 
 
 class Typing(Protocol):
-    """Types of the values in one JSON text, according to its schema. It is notified of every step into that text, and
+    """Types of the values in one JSON text, according to its schema. It is notified of every step within that text, and
     is implemented in `typed.py`.
     """
 
@@ -74,8 +74,8 @@ class Typing(Protocol):
         """Return whether the next value may have this type."""
 
     def read_repaired(self, reader: Reader, state: "JsonState") -> Generator[None, None, bool]:
-        """Read the next value, converted to an allowed type; return False, with nothing consumed, if it needs no
-        change.
+        """Read the next value and convert it to an allowed type. Return False, without consuming anything, if the value
+        needs no change.
         """
 
     def enter(self, depth: int) -> None:
@@ -89,7 +89,7 @@ class Typing(Protocol):
 
 
 class Around(Protocol):
-    """Text around one JSON text, which limits where the strings inside can end; see `quotes.py`."""
+    """Surroundings of one JSON text; they limit where the strings in that text can end (see `quotes.py`)."""
 
     @property
     def stack(self) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """Tolerant JSON in, strict JSON out, piece by piece, without re-reading.
 
 Theory of operation. `value` is a transducer over a `Reader`: strict input is kept (number spelling, key order, escapes,
-whitespace), everything else is repaired in place, and each kind of repair is recorded once in `JsonState`. At every
+whitespace), anything else is repaired in place, and each kind of repair is recorded once in `JsonState`. At every
 moment the output is a prefix of strict JSON: a comma waits until something follows it, and a number's sign, point or
 exponent waits for its digit. Strings stream in runs. Input that cannot be repaired raises `Mismatch` at the first
 offending character.
@@ -65,7 +65,7 @@ STRICT_WORDS = frozenset(("true", "false", "null"))
 
 
 def skip(reader: Reader, state: JsonState) -> Grammar:
-    """Keep whitespace and drop comments, up to the next character."""
+    """Keep whitespace and drop comments, up to the next significant character."""
     while True:
         end = match_whitespace(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
         if end > reader.at:

@@ -8,8 +8,8 @@ read unchanged. The others are repaired (each of these repairs is recorded as `t
   `null`. This takes a few characters: at the first one that rules all of them out, the value streams as a string. If
   the content is such a scalar, the scalar is emitted. If it begins with a bracket that is allowed here, it is decoded
   as it arrives, and the JSON inside is emitted.
-* Braces that contain items rather than members are a Python set, which becomes an array, if the language has sets
-  (`sets`). The first element in braces is buffered until a colon, a comma or the closing brace follows.
+* If the language has sets (`sets`), braces that contain items rather than members are read as a set, which becomes an
+  array. The first element in braces is buffered until a colon, a comma or the closing brace follows.
 * Any other value where only a string is allowed is emitted as a string that contains its JSON text, without delay. A
   `null` for an optional parameter is kept: models use it to mean "not given".
 
@@ -144,8 +144,8 @@ class Typed:
         return self._next is None or kind in self._next.types
 
     def read_repaired(self, reader: Reader, state: JsonState) -> Generator[None, None, bool]:
-        """Read the next value, converted to an allowed type; return False, with nothing consumed, if it needs no
-        change.
+        """Read the next value and convert it to an allowed type. Return False, without consuming anything, if the value
+        needs no change.
         """
         node = self._next
         dialect = state.dialect
@@ -192,8 +192,8 @@ class Typed:
         reader.emit_arguments("]")
 
     def string_as_value(self, reader: Reader, state: JsonState, node: Node) -> Generator[None, None, bool]:
-        """Read a string where none is allowed as the value it contains; return False if that value is not allowed
-        either.
+        """Read a string, where none is allowed, as the value that it contains; return False if that value is not
+        allowed either.
         """
         dialect = state.dialect
         if dialect is None:

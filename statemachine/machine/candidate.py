@@ -33,7 +33,7 @@ class ArgumentsState:
 
 @define(eq=False)
 class EnvelopeState:
-    """JSON that contains both name and arguments, while it is being read."""
+    """JSON that contains both the name and the arguments, while it is being read."""
 
     json: JsonState
     depth_entered: int = 0

@@ -2,7 +2,7 @@
 
 The bottom frame is the reply itself. Above it, innermost last, are frames for reasoning, a fence, an object, a message
 or a call, and for the wrappers around calls. Wrappers are transparent: the text between their markers is read as it
-would be without them. The closer of a wrapper counts as markup until it arrives, even if other frames end first.
+would be without them. The closer of a wrapper counts as markup whenever it arrives, even after other frames have ended.
 
 Frames can be nested without limit, and open constructs are recorded nowhere else: another level of nesting needs
 another frame, not another flag.
@@ -52,7 +52,7 @@ class Frames:
         self.wrappers: tuple[str, ...] = ()
         """Closers of the open wrappers, outermost first."""
         self.trace: list[State] | None = None
-        """States passed through, if a test records them; otherwise None."""
+        """States passed through; None unless a test records them."""
 
     def apply(self, found: Input, *closers: str, candidate: Candidate | None = None) -> None:
         """Apply an input to the stack. Every change of state is made here."""

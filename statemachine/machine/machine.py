@@ -29,7 +29,7 @@ MAX_BARE_BUFFER = 1024
 @frozen
 class Limits:
     """Limits on the state that model text can make a parser hold, in characters, except for `depth` (in levels). Beyond
-    a limit, a candidate becomes text, and a committed call ends incomplete.
+    a limit, a candidate becomes text, and a committed call ends as incomplete.
     """
 
     held: int = 256 * 1024
@@ -153,8 +153,8 @@ class Machine:
         reader.buffered.limit = self.hold_limit
 
     def set_marked(self, marked: bool) -> None:
-        """Set whether anything other than its keys shows that the candidate is a call. If nothing does, its buffer is
-        smaller.
+        """Set whether anything other than its keys shows that the candidate is a call. If nothing does, its buffer
+        limit is lower.
         """
         self.candidate.marked = marked
         if self.reader.sink is Sink.HOLD:

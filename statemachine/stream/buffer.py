@@ -22,8 +22,8 @@ class EndOfText(Exception):
 
 
 class Mismatch(Exception):
-    """The text does not continue what was being read. Handled in one place (`grammar/reply.py`), depending on the
-    state.
+    """The text does not continue what was being read. Handled in one place (`grammar/reply.py`), in a way that depends
+    on the state.
     """
 
 

@@ -248,6 +248,6 @@ class Reader(Buffer):
         self.scan = None if waiting else run.search
 
     def disarm(self) -> None:
-        """Return control to the grammar; `last_run` tells it which run was active."""
+        """Return control to the grammar; `last_run` identifies the run that was active."""
         self.last_run = self.run
         self.scan = self.run = None

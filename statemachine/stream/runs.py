@@ -10,7 +10,7 @@ from re import Match
 
 
 class Run:
-    """Text that flows until its pattern stops.
+    """Text that flows until a pattern stops it.
 
     `match` accepts text from an offset on; `fullmatch` accepts a complete piece. If a group matched, it is the text at
     the end that must wait (if it is empty, nothing waits). A group n ≥ 2 also means that the text continues in

@@ -76,7 +76,8 @@ def skip(text: str, at: int) -> int:
 
 
 def rewrite_json(text: str, string: Callable[[str], str], key: Callable[[str], str], others: Mapping[str, str]) -> str:
-    """Rewrite strict JSON in another language; `string` and `key` convert strings, `others` maps all other tokens.
+    """Rewrite strict JSON in another language; `string` and `key` convert values and keys that are strings, and
+    `others` maps all other tokens.
 
     Whitespace between tokens is dropped. One pass is enough, however deeply the JSON is nested.
     """

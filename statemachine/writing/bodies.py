@@ -115,7 +115,7 @@ def parameters(call: Written, form: Format, body: Parameters) -> list[str]:
 
 
 def parameter(form: Format, body: Parameters, key: str, value: object, text: str) -> str:
-    """Write one argument: a string verbatim, any other value as its JSON text or as elements."""
+    """Write one argument: a string verbatim, and any other value as its JSON text or as elements."""
     if isinstance(value, str):
         text = quote_if_needed(value, body)
     elif body.item and round_trips(value, body):

@@ -1,4 +1,4 @@
-"""Adapters that replace the parser of an inference engine or framework, with a module for each.
+"""Adapters that replace the parser of an inference engine or framework, one module for each.
 
 `openai_deltas` is for your own servers: it turns the model's text into Chat Completions deltas.
 """

@@ -2,8 +2,9 @@
 
     chain = model | ToolCallParser(tools)
 
-`model` is any chat model or LLM that writes its calls as text. Everything else in its chunks (id, usage, metadata,
-non-text blocks) is passed on. Reasoning is in `additional_kwargs["reasoning_content"]`, where LangChain expects it.
+`model` is any chat model or LLM that writes its calls as text. Everything else in the model's chunks (id, usage,
+metadata, non-text blocks) is passed on. Reasoning is placed in `additional_kwargs["reasoning_content"]`, where
+LangChain expects it.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping

@@ -4,8 +4,8 @@
     litellm.completion("streamtool/ollama/qwen3:8b", messages, tools=tools, stream=True)
 
 A request passes through the transport as if it were sent to a Chat Completions server. LiteLLM itself takes the place
-of the network: it sends the request to the model named after the prefix, always streams the reply, and passes text
-only.
+of the network: it sends each request to the model whose name follows the prefix, and always streams the reply. In the
+default mode, requests and replies contain tools and calls only as text.
 """
 
 import json
@@ -23,7 +23,7 @@ from streamtool.settings import Settings
 from streamtool.transport import SyncToolTransport, ToolTransport
 
 URL = "http://litellm/v1/chat/completions"
-"""URL for the transport. Nothing is served there."""
+"""Placeholder URL for the transport; no server listens there."""
 MODEL_OPTIONS = "litellm"
 """Name of the request extension that contains the options for reaching the model."""
 DONE = b"[DONE]"
@@ -54,7 +54,7 @@ class ToolProvider(CustomLLM):
         return _complete_response(response.status_code, await response.aread())
 
     def streaming(self, *_: Any, **asked: Any) -> Iterator[Chunk]:
-        """Return the chunks of a reply once it has begun. An error before that is raised immediately."""
+        """Return the chunks of a reply once the reply has begun. An error before then is raised immediately."""
         response = self._sync.handle_request(_request(asked, stream=True))
         if response.status_code != httpx.codes.OK:
             raise _error(response.status_code, response.read())
@@ -84,7 +84,7 @@ def _read(response: httpx.Response) -> Iterator[Chunk]:
 
 
 class _Model(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """LiteLLM as an httpx transport."""
+    """An httpx transport that sends requests through LiteLLM."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:

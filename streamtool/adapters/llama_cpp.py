@@ -25,8 +25,8 @@ OWN_TEMPLATE, OTHERWISE = "chat_template.default", "chatml"
 
 
 def reading(inner: Any = None) -> Any:
-    """Wrap a chat handler so that the calls in its replies are recognized. None stands for the handler for the model's
-    own template.
+    """Wrap a chat handler so that the calls in its replies are recognized. If `inner` is None, the handler for the
+    model's own template is wrapped.
     """
 
     def handler(*, llama: Any, tools: list[Any] | None = None, tool_choice: Any = None, **options: Any) -> Any:

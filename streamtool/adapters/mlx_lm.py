@@ -1,9 +1,10 @@
-"""mlx-lm: tool parsers that its server finds by name, one for each format that puts markers around calls.
+"""mlx-lm: tool parsers that mlx-lm's server finds by name, one for each format that puts markers around calls.
 
     "tool_parser_type": "streamtool_qwen3_coder"          in the model's tokenizer_config.json
     python -m streamtool.adapters.mlx_lm --model …        instead of mlx_lm.server
 
-mlx-lm imports the module `mlx_lm.tool_parsers.NAME`, so this module registers modules under those names.
+mlx-lm imports the parser `NAME` as the module `mlx_lm.tool_parsers.NAME`, so this module registers a module under such
+a name for each parser.
 
 mlx-lm itself searches for the two markers, and passes the text between them to the parser once the second marker has
 arrived or the reply has ended. Calls are therefore not streamed. Calls between these markers can be in any format.

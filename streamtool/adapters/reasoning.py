@@ -1,7 +1,7 @@
 """Separates reasoning from the remainder of a reply, for engines that run first a reasoning parser and then a tool
 parser.
 
-Both use the same `Parser` class. The one for reasoning is created without tools: it recognizes all formats and their
+Both use the same `Parser` class. The reasoning parser is created without tools: it recognizes all formats and their
 reasoning sections, but treats every call as a call to a tool that is not offered. The text of a call is therefore
 emitted verbatim, and the tool parser reads it.
 """
@@ -90,7 +90,7 @@ class ReasoningReader:
         return events + self._parser.close() if self.ended else events
 
     def _holds_no_reasoning(self) -> bool:
-        """Return whether text is buffered outside reasoning and cannot open reasoning."""
+        """Return whether the parser is buffering text that is outside reasoning and cannot open it."""
         held = "" if self._parser.in_reasoning else self._held_text.strip()
         return bool(held) and not any(opener.startswith(held) or held.startswith(opener) for opener in OPENERS)
 

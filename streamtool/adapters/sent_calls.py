@@ -1,9 +1,9 @@
 """Records sent calls in the two lists that vLLM and SGLang read when a reply ends.
 
 `prev_tool_call_arr` contains the parsed arguments and `streamed_args_for_tool` the arguments that were sent. At the end
-of a reply, the engines send the difference. Here, the difference is always empty, because each piece of the arguments
-is sent as it is parsed. Both lists are therefore updated only when a call ends, which avoids copying a long call for
-each of its pieces.
+of a reply, the engines send any parsed arguments that have not been sent yet. Here, there are never any, because each
+piece of the arguments is sent as it is parsed. Both lists are therefore updated only when a call ends, which avoids
+copying a long call for each of its pieces.
 """
 
 from collections.abc import Iterable

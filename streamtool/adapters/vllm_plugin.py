@@ -6,9 +6,9 @@
 FILE is this file; `streamtool plugin vllm` prints its path. vLLM imports it under the file's name, so the file must not
 be called `vllm`.
 
-If a parser sets `engine_based_streaming`, vLLM reports the end of the text to it (`finish_streaming`). In versions of
-vLLM without this feature, the parser recognizes the end by the last token, provided that the model itself ended the
-reply. That token also shows whether the model stopped on its own, which vLLM does not report.
+If a parser sets `engine_based_streaming`, vLLM notifies the parser of the end of the text (`finish_streaming`). In
+versions of vLLM without this feature, the parser recognizes the end by the last token, provided that the model itself
+ended the reply. That token also shows whether the model stopped on its own, which vLLM does not report.
 
 vLLM calls the reasoning parser until the reasoning ends. It passes the text after the reasoning to the tool parser,
 which also emits any further reasoning.
@@ -32,8 +32,8 @@ NEAR = 32
 
 
 def import_first(name: str, *places: str) -> Any:
-    """Return the object with this name from the first of these modules that defines it, because versions of vLLM
-    differ.
+    """Return the object with this name from the first of these modules that defines it. Different versions of vLLM
+    define it in different modules.
 
     Raises:
         ImportError: none of the modules defines it.
@@ -96,7 +96,7 @@ class StreamtoolToolParser(ToolParser):  # type: ignore[misc, valid-type]  # the
         delta_token_ids: Tokens,
         request: Any,
     ) -> Any:
-        """Return the message for this piece of a reply; None if there is nothing to send yet."""
+        """Return the message for this piece of a reply, or None if there is nothing to send yet."""
         if self._deltas is None:
             self._reply = self._parser(request)
             self._deltas = openai_deltas(self._reply, reasoning=REASONING)
@@ -183,7 +183,7 @@ class StreamtoolReasoningParser(ReasoningParser):  # type: ignore[misc]  # the b
         current_token_ids: Tokens,
         delta_token_ids: Tokens,
     ) -> Any:
-        """Return the message for this piece of a reply; None if there is nothing to send yet."""
+        """Return the message for this piece of a reply, or None if there is nothing to send yet."""
         if self._reader is None:
             self._reader = ReasoningReader(self._prefix)
         return self._message(self._reader.feed(delta_text))

@@ -1,7 +1,7 @@
 """Execution of the calls in one reply: concurrent, each with a timeout, with results in call order.
 
 At most a hundred calls run at a time; a call's timeout starts when the call does. An exception raised by a tool becomes
-the result of the call. A call is canceled when it times out, and all calls are canceled when the run ends.
+the result of the call. A call is cancelled when it times out, and all calls are cancelled when the run ends.
 """
 
 import logging
@@ -71,7 +71,7 @@ async def _execute(task: Task, limit: float | None, tell: Emit) -> ToolCallResul
             content, failed = _error(f"the call took longer than {limit:g} seconds and was stopped"), True
     except (Exception, SystemExit, anyio.get_cancelled_exc_class()) as error:
         if isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() == -math.inf:
-            raise  # the run itself was canceled; otherwise, something inside the tool was
+            raise  # the run itself was cancelled; otherwise, something inside the tool was
         _log.debug("the tool %s failed", tool.name, exc_info=error)  # the error may contain private data
         content, failed = _error(error_message(error)), True
     return ToolCallResult(task.id, tool.name, content, failed, anyio.current_time() - began)

@@ -6,7 +6,7 @@ docstring before its sections describes the tool; `Args:`, `:param name:` and `A
 parameters. A parameter with a default is optional.
 
 A coroutine function runs in the event loop, any other function in a worker thread. A thread cannot be stopped: when the
-call times out or the run is canceled, the thread is abandoned and exits when the function returns. A long-running
+call times out or the run is cancelled, the thread is abandoned and exits when the function returns. A long-running
 function should call `anyio.from_thread.check_cancelled()` from time to time.
 """
 

@@ -1,4 +1,4 @@
-"""Replacement of the hosted tools in a request by MCP servers from the settings.
+"""Replaces the hosted tools in a request with MCP servers from the settings.
 
 A client identifies a server by a label and a URL. That server is never contacted: the label and the URL are only
 compared with patterns in the settings. If a pattern matches, the operator's server is used, with its own command or URL

@@ -7,9 +7,9 @@
 The exchange decides how tools reach the model and how the model writes calls; the loop does not know whether tools are
 emulated. A call that is not accepted is never executed. Its result explains why: it lists the tools if the tool is
 unknown, quotes the failing part of the schema if the arguments are invalid, or reports that the call was truncated.
-Such results remain in the history. Under the strict protocol, a reply that is not an object is requested again instead,
-with a correction that does not remain in the history. `retries` limits both kinds of repetition, and `max_turns` limits
-the number of replies.
+Such results remain in the history. Under the strict protocol, if a reply is not an object, another one is requested
+with a correction, and neither the reply nor the correction remains in the history. `retries` limits both kinds of
+repetition, and `max_turns` limits the number of replies.
 
 The caller's messages are never modified.
 """
@@ -117,8 +117,8 @@ class Loop:
         )
 
     async def _results(self, calls: Sequence[ToolCallEnd]) -> tuple[list[ToolCallResult], bool]:
-        """Return the results of all calls in order, and whether the turn was productive: False if there were calls and
-        all of them were rejected, and otherwise True.
+        """Return the results of all calls in order, and whether the turn was productive. A turn is unproductive if it
+        contains calls and all of them are rejected.
         """
         tasks: list[Task] = []
         rejected: dict[str, ToolCallResult] = {}

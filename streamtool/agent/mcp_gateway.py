@@ -7,10 +7,10 @@ An agent takes the place of the upstream. It speaks Chat Completions, and the mi
 protocols. The client sees a single reply: the model's text as it is written, and the calls and their outcomes as
 reasoning. The servers and their permitted tools are defined only by the settings. A request uses them because of its
 model's rule, or because it contains hosted tools that they replace (`hosted_work`). `running` opens the servers when
-the proxy starts; without it, they are opened for each request.
+the proxy starts; if it is not used, they are opened for each request.
 
-The exchanges with the model are logged and counted. The exchange with the client is neither; instead, one line is
-logged for each run.
+The exchanges with the model are logged and counted. The exchange with the client is neither logged nor counted;
+instead, one line is logged for each run.
 """
 
 import logging
@@ -328,7 +328,9 @@ class _GatewayReply:
         await self._close()
 
     def _events_of(self, event: Event) -> list[ReplyEvent]:
-        """Update the counts and return the reply events, with a blank line between the text of two turns."""
+        """Update the counts and return the reply events, with a blank line between the text of one turn and that of the
+        next.
+        """
         match event:
             case TurnStart(turn=turn):
                 self.turns = turn
@@ -343,7 +345,9 @@ class _GatewayReply:
         return _reply_events(event)
 
     async def fail(self, error: StreamtoolError) -> None:
-        """Send an error: with its own status if nothing has been sent, otherwise as the end of the stream."""
+        """Send an error: as a response with the error's status if nothing has been sent yet, and as the end of the
+        stream if not.
+        """
         if not self._started:
             await send_error(chat, error, self._send)
             return

@@ -1,9 +1,9 @@
 """Tools on MCP servers, used through the official SDK, over stdio or streamable HTTP.
 
-The SDK's client is a nest of task groups owned by the task that opened it, and some of its errors cancel all of them.
-Each connection therefore has its own task (`_hold`), and the tasks that make calls share the client. If the connection
-is lost during a call, the call fails with an error; it may or may not have been executed, so it is not repeated. The
-next call opens a new connection. Canceling a call notifies the server.
+The SDK's client consists of nested task groups that belong to the task that opened it, and some of its errors cancel
+all of them. Each connection therefore has its own task (`_hold`), and the tasks that make calls share the client. If
+the connection is lost during a call, the call fails with an error; it may or may not have been executed, so it is not
+repeated. The next call opens a new connection. Cancelling a call notifies the server.
 
 The SDK (2.3) and its HTTP client httpx2 are based on anyio, so everything works under asyncio and trio. They are
 imported only when a server is opened.
@@ -275,7 +275,7 @@ class McpTool:
         return self._connection.server
 
     async def ready(self, progressed: OnProgress) -> None:
-        """Reopen the server if necessary."""
+        """Reopen the connection to the server if it was lost."""
         await self._connection.ready(progressed)
 
     async def call(self, arguments: Mapping[str, Json], progressed: OnProgress) -> ToolOutput:

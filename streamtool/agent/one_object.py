@@ -1,8 +1,8 @@
 """Strict one-object protocol: check that a reply is exactly one object, and correct the model if it is not.
 
 Formats in which the whole reply is one object (`action_object`) are parsed as tolerantly as any other: text around the
-object is emitted as text, and damaged JSON is repaired. The strict protocol checks the complete text instead. It does
-not limit the length of the thought: if the thought is too long, the excess is discarded and the reply is accepted.
+object is emitted as text, and damaged JSON is repaired. The strict protocol checks the complete text instead. A thought
+that is too long does not violate it: the excess is discarded, and the reply is accepted.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Translation of tool names for upstreams with native tools.
 
-A model that reads its tools as text accepts any name. The name of a native tool consists of at most 64 letters, digits,
-`_` and `-`. Other names are replaced by unique valid ones (`kom.memory.v1.search` by `kom_memory_v1_search`) and
-restored in replies.
+A model that reads its tools as text accepts any name. The name of a native tool must consist of at most 64 letters,
+digits, `_` and `-`. Other names are replaced with unique valid ones (`kom.memory.v1.search` with
+`kom_memory_v1_search`) and restored in replies.
 
 Sources: the API references for Chat Completions (`function.name`) and Messages (`tools[].name`).
 """

@@ -18,7 +18,9 @@ LARGE: Final = 4 * 1024
 and usually less than 1 ms.
 """
 LARGE_REQUEST: Final = 12 * 1024
-"""Same limit for a request, whose worst known case costs a third as much per byte (docs/security.md)."""
+"""The same limit for a request: the worst known request costs a third as much per byte as the worst reply
+(docs/security.md).
+"""
 _THREADS: Final = 4
 
 _limiter: RunVar[anyio.CapacityLimiter] = RunVar("streamtool_threads")
@@ -58,8 +60,8 @@ def clock() -> float:
 
 
 def slices(body: bytes) -> Iterator[bytes]:
-    """Split part of a stream into pieces of whole events, each of at most `LARGE` bytes. A longer event is one
-    piece.
+    """Split part of a stream into pieces of whole events, each of at most `LARGE` bytes. An event that is longer than
+    that forms a piece by itself.
     """
     begin = 0
     while begin < len(body):

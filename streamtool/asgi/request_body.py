@@ -11,7 +11,7 @@ _DIGITS = 18
 _DROPPED = 2**20
 """Maximum number of bytes of an unused body that are read to keep the connection usable."""
 _SOON = 1.0
-"""Maximum number of seconds to wait for those bytes."""
+"""Maximum number of seconds to wait for an unused body."""
 
 
 class ClientLeft(Exception):

@@ -37,9 +37,9 @@ class Batch:
 
     file: str
     first: int
-    """Number of the first record, from 1."""
+    """Number of the first record, counted from 1."""
     records: tuple[bytes, ...]
-    """JSON. A line that is too long is represented by b""."""
+    """The records as JSON. A line that is too long is represented by b""."""
     read: int
     """Number of bytes of the file, as stored (compressed or not), that were read for these records."""
     recording: bool = False
@@ -157,4 +157,4 @@ def _array(source: BinaryIO, file: str) -> Iterator[bytes]:
         for number, member in enumerate(ijson.items(source, "item", use_float=True), 1):  # noqa: B007
             yield json.dumps(member, ensure_ascii=False).encode("utf-8", "surrogatepass")
     except ijson.JSONError as error:
-        raise SettingsError(f"{file}: the array breaks off after record {number}: {error}", param=file) from None
+        raise SettingsError(f"{file}: the array is invalid after record {number}: {error}", param=file) from None

@@ -52,7 +52,7 @@ def _initialize(options: ReadingOptions) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Exit along with the parent process, however it exits."""
+    """Wait until the parent process has exited, for whatever reason, and end this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

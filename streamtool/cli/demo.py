@@ -3,8 +3,9 @@
 A real server (uvicorn in a separate thread, on a free loopback port) runs the proxy with the sample model as its
 upstream. A client in the main thread holds a conversation over the socket. By default, it uses the standard library's
 HTTP client, so that the first delta arrives within a second; the official openai client takes half a second to import.
-`Tap`, between proxy and model, reports what the model writes. `Board` prints one row per model delta, with the data
-that the client receives for it. Rows are printed as the deltas arrive, on a terminal and in a pipe alike.
+`Tap`, between the proxy and the model, reports the text that the model writes. `Board` prints one row per model delta,
+with the data that the client receives for it. Rows are printed as the deltas arrive, whether the output is a terminal
+or a pipe.
 
 The sample writes the format that it is taught and never refuses. When the sample is used, the proxy therefore listens
 only for that format and does not look for refusals; otherwise the first reply would wait for the compilation of tables

@@ -1,9 +1,10 @@
-"""Scheduling of full garbage collections, which stop everything else, for times when no request is open.
+"""Schedules full garbage collections for times when no request is open, because a full collection stops everything
+else.
 
-Python starts a full collection after a number of smaller ones. This is most likely to happen while a large request is
-being read, when there are the most objects to scan. Little garbage requires a full collection, and that little can
-wait. Objects that have survived a full collection (stores, caches, compiled tables) rarely become garbage later, so
-they are not scanned again until the number of objects has doubled.
+Python starts a full collection after a number of smaller ones. That is most likely to happen while a large request is
+being read, when there are the most objects to scan. Only a small part of the garbage requires a full collection, and
+collecting that part can wait. Objects that have survived a full collection (stores, caches, compiled tables) rarely
+become garbage later, so they are not scanned again until the number of objects has doubled.
 
 Source: the documentation of `gc`, and "Generational garbage collection" in CPython's InternalDocs.
 """

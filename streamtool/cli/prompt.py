@@ -31,7 +31,7 @@ def run(request: str, format_name: str | None, config: str | None, protocol: str
     print_error(f"format {model.format}: {model.training.reason}")
     for note in projected.dropped:
         hosted = note.startswith(HOSTED)
-        print_error(f"left out: {note}, because only its origin can run it" if hosted else f"note: {note}")
+        print_error(f"left out: {note}, because only its vendor can run it" if hosted else f"note: {note}")
 
 
 def guess_protocol(body: bytes) -> str:

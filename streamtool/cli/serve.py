@@ -246,7 +246,7 @@ def model_hint(settings: Settings) -> str:
 
 
 def address(host: str, port: int) -> str:
-    """Return host and port as they appear in a URL."""
+    """Return the host and the port as they appear in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -2,8 +2,8 @@
 
 The identity is used to check client keys and to separate each client's data from that of others: stored replies,
 transcripts, tools and signatures, features that upstreams lack, and the client name in logs, metrics and spans. The key
-that grants access is therefore also the key that data is stored under. Credentials of another scheme (`Basic`) often
-belong to a reverse proxy that all clients share, so they are used only if no key was sent.
+that grants a client access therefore determines which stored data the client can reach, too. Credentials of another
+scheme (`Basic`) often belong to a reverse proxy that all clients share, so they are used only if no key was sent.
 """
 
 import hashlib
@@ -71,4 +71,4 @@ def _first(headers: HeaderPairs) -> dict[bytes, bytes]:
 
 
 ANONYMOUS: Final = client_of(())
-"""The id of clients without credentials; it is used for entries that apply to all clients as well."""
+"""The id of clients without credentials, which is also used for entries that apply to all clients."""

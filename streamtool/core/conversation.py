@@ -16,7 +16,7 @@ from streamtool.core.json_value import Json
 Role = Literal["system", "user", "assistant"]
 
 HOSTED = "tool of type "
-"""Prefix of the note about a dropped tool that only the origin can run; the tool's type follows."""
+"""Prefix of the note about a dropped tool that only its vendor can run; the tool's type follows."""
 HOSTED_CHOICE = "tool_choice of a tool that was left out"
 """The note about a tool choice that was dropped because it requires a hosted tool that was left out."""
 
@@ -110,7 +110,7 @@ class Tool:
     """JSON Schema of the arguments, or None if the tool takes no arguments."""
     strict: bool = False
     custom: bool = False
-    """Whether the tool takes raw text instead of JSON."""
+    """Whether the tool accepts raw text instead of JSON."""
     namespace: str = ""
     """The tool's group (Responses) or toolset (Messages); `name` is then `group.tool`."""
     kind: str = ""
@@ -170,7 +170,9 @@ class Forcing:
     GBNF.
     """
     triggers: tuple[str, ...] = ()
-    """Strings that activate a grammar; if empty, it applies from the start. For a prefill, openings that repeat it."""
+    """Strings that activate a grammar; if empty, it applies from the start. For a prefill: the text at the start of a
+    reply that begins the call again instead of continuing the prefill.
+    """
     follows: str = ""
     """The text that a reply must begin with to count as a continuation of the prefill; if empty, any reply counts."""
 
@@ -217,7 +219,9 @@ class Conversation:
     """Chat: whether the client sent `functions` and therefore expects a `function_call`."""
     options: Options = Options()
     forcing: Forcing | None = None
-    """The constraint that forces a call, or None if only the prompt does. A prefill is the last message as well."""
+    """The constraint that forces a call, or None if only the prompt does. If it is a prefill, its text is the last
+    message, too.
+    """
     dropped: tuple[str, ...] = ()
     """The dropped parts of the request, for the log; a hosted tool is listed as `HOSTED` and its type."""
     raw: Mapping[str, Json] = field(factory=dict, repr=False)

@@ -7,4 +7,4 @@ Json = Any
 """A decoded JSON value: dict, list, str, int, float, bool or None."""
 JsonObject = dict[str, Json]
 Fields = Mapping[str, Json]
-"""A JSON object that is only read."""
+"""A JSON object that is read but never modified."""

@@ -199,7 +199,7 @@ class Choice:
     parts: tuple[ReplyPart, ...] = ()
     """The content in order; adjacent parts are never both text or both reasoning."""
     reason: Reason | None = None
-    """The reason why the choice ended, or None if the reply broke off before that."""
+    """The reason why the choice ended, or None if the reply was cut off before that."""
     stop_sequence: str | None = None
 
     @property
@@ -226,7 +226,7 @@ class Reply:
     usage: Usage | None = None
     """The token usage, or None if the upstream reported none."""
     failure: StreamtoolError | None = None
-    """The error that broke off the reply, if any."""
+    """The error that cut off the reply, if any."""
     ended: bool = False
     """Whether the upstream itself marked the end of the reply."""
     id: str | None = None
@@ -234,7 +234,9 @@ class Reply:
     model: str | None = None
 
     def whole(self, n: int = 1) -> tuple[Choice, ...]:
-        """Return the choices if all `n` of them were finished; otherwise raise the failure, or UpstreamError."""
+        """Return the choices if all `n` of them have finished. Otherwise, raise the reply's failure or, if it has none,
+        UpstreamError.
+        """
         if self.failure is not None:
             raise self.failure
         if len(self.choices) < n or any(choice.reason is None for choice in self.choices):

@@ -37,7 +37,9 @@ class ServerSentEvent:
     """The value of the last `event:` line, or None if it is missing."""
     data: bytes
     raw: bytes | None = None
-    """The bytes to forward if the event was exactly `data: …LF LF`, optionally after `event: …LF`; otherwise None."""
+    """The bytes to forward if the event was exactly `data: …LF LF`, optionally after `event: …LF`. None in any other
+    case.
+    """
 
 
 class SseReader:

@@ -8,7 +8,7 @@ reads its response. A request that does not involve tools passes through untouch
 otherwise it is translated without a parser.
 
 The driver (middleware, transport) performs the I/O for the exchange: it sends `request()`, reports the status to
-`respond`, feeds the data that arrives, and calls `close` at the end, or `fail` if the reply broke off. It passes each
+`respond`, feeds the data that arrives, and calls `close` at the end, or `fail` if the reply was cut off. It passes each
 result to the client in a single write, and calls `remember` before the last one. Meanwhile it watches six attributes:
 
 - `head`: None while the status is withheld, then the status and headers to send first. The status is withheld until
@@ -111,7 +111,7 @@ class Exchange:
         self.conversation: Conversation = received.conversation
         """The client's request, read into a conversation."""
         self.passthrough = plan.passthrough
-        """Whether the driver passes request and reply through, without feeding the reply to the exchange."""
+        """Whether the driver passes the request and the reply through, without feeding the reply to the exchange."""
         self._known = known_of(received, plan.model, services.capabilities)
         self._response = ClientResponse(client, received, plan, new_id=new_id, now=now, clock=clock)
         rules = self._rules(services.phrases)
@@ -331,8 +331,8 @@ class Exchange:
         return self._record.record(self.received, self.plan, self._response, choices, quoted=quoted, done=self.done)
 
     def release(self) -> None:
-        """Drop the request and the reply, which are no longer needed, because a cancelled task may keep an exchange
-        alive for long.
+        """Drop the request and the reply once they are no longer needed. Otherwise, they could occupy memory for a long
+        time, since a cancelled task may keep the exchange alive.
         """
         self._choices.filters.clear()
         del self.received, self.plan, self.conversation, self._choices, self._response, self._upstream
@@ -478,8 +478,8 @@ class Exchange:
         if self.lingers:
             self._end(out)
             return
-        # Text before the error is delivered. Text that waits for a forced call is only released if the stream has
-        # begun; otherwise the error can still become the status of the response.
+        # Text before the error is delivered. Text that waits for a forced call is released only if the stream has
+        # begun; if it has not, the error can still become the status of the response.
         self._choices.break_off(out, begun=self.head is not None and self._rejected is None)
         self._record.error = error
         self._rejected = None

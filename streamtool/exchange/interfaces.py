@@ -28,7 +28,7 @@ class ClientStore(Protocol):
     Such a protocol has `store_entries`, which returns the values to store for a complete reply; its `read_request` uses
     `demand`, and its writer provides the complete reply in `response` at the end. While the store fails, `recall`
     returns None and `demand` raises StoreError, so use `demand` for values that a request cannot do without. `unstored`
-    holds the values that the client does not want stored, if its connection can keep them.
+    contains the values that the client does not want stored, if its connection can keep them.
     """
 
     @property

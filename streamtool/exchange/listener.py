@@ -1,7 +1,7 @@
 """Listeners that observe a running exchange, to record or debug it.
 
 A driver sets `Exchange.listener`. If there is a listener, each parser is wrapped in an `ObservedParser`, which reports
-the parser's input and output. I/O and timing are up to the listener; this module does neither.
+the parser's input and output. I/O and timing are left to the listener; this module performs neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,8 +67,8 @@ class ExchangeListener(Protocol):
 
     @property
     def fed(self) -> Callable[[FedText], object]:
-        """A function that is called after a parser was fed. The parser provides the events that it emitted, and its
-        state.
+        """A function that is called after text has been fed to a parser. The parser provides the events that it
+        emitted, and its state.
         """
 
     def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:

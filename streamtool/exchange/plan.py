@@ -1,9 +1,9 @@
 """The plan for requests to the upstream: the model, the protocol, and the features that the requests use.
 
 The model's settings determine which protocol the upstream speaks, and whether it receives the tools natively or as
-text. A request that does not involve tools passes through unchanged if client and upstream speak the same protocol, and
-is translated otherwise. If the upstream declines a feature, the request is repeated without the feature, according to
-the plan that `next_plan` returns.
+text. A request that does not involve tools passes through unchanged if the client and the upstream speak the same
+protocol, and is translated otherwise. If the upstream declines a feature, the request is repeated without the feature,
+according to the plan that `next_plan` returns.
 """
 
 from operator import attrgetter
@@ -46,7 +46,9 @@ class Known:
         return self.capabilities.lacks(self.client, self.upstream, self.model, ability)
 
     def lacked_here(self, ability: str) -> bool:
-        """Return the same as `lacks`, but do not query the shared store, which may be slow."""
+        """Return whether the upstream is known to lack an ability, without querying the shared store, which may be
+        slow.
+        """
         return self.capabilities.lacks_locally(self.client, self.upstream, self.model, ability)
 
     def learn(self, ability: str) -> None:
@@ -67,13 +69,13 @@ class Plan:
     native: bool
     """Whether the upstream receives the tools natively."""
     same: bool
-    """Whether client and upstream speak the same protocol."""
+    """Whether the client and the upstream speak the same protocol."""
     emulates: bool
     """Whether tools and past calls reach the upstream as text."""
     reads: bool
     """Whether the upstream's text is searched for calls."""
     passthrough: bool
-    """Whether request and reply pass through unchanged."""
+    """Whether the request and the reply pass through unchanged."""
     mode: str
     """The mode's name in the record."""
     asks_usage: bool
@@ -282,7 +284,7 @@ def _check_hosted(dropped: tuple[str, ...], settings: Settings) -> None:
     """
     hosted = [note for note in dropped if note.startswith(HOSTED)]
     if hosted and settings.hosted_tools == "refuse":
-        raise RequestError(f"a {hosted[0]} can be run only by its vendor: leave it out", param="tools")
+        raise RequestError(f"a {hosted[0]} can be run only by its vendor: omit it", param="tools")
     if HOSTED_CHOICE in dropped:
         raise RequestError(
             "tool_choice demands a call to a tool that can be run only by its vendor: choose another tool, or auto",

@@ -1,4 +1,4 @@
-"""The status and headers of the response to the client: our own headers, and the upstream's except for some."""
+"""The status and headers of the response to the client: our own headers, and most of the upstream's."""
 
 from typing import Final
 

@@ -27,7 +27,7 @@ class UpstreamResponse:
         self._inflate: Inflate | None = None
         self.reader: UpstreamReader = protocol.ReplyReader(n=choices)
         self.error: ErrorResponse | None = None
-        """The error response if the status is an error, otherwise None. The body then describes the error."""
+        """The error response that the body describes, or None if the status is not an error."""
         self.direct = True
         """Whether the body is the reply itself: not compressed, and not an error."""
         self.weight = 0
@@ -75,9 +75,7 @@ class UpstreamResponse:
         return self.reader.close()
 
     def fail(self, error: StreamtoolError) -> list[ReplyEvent]:
-        """Note that the body broke off because of this error. Return the last events; the reply may still be
-        complete.
-        """
+        """Note that the body was cut off by this error. Return the last events; the reply may still be complete."""
         events = self.close() or [ReplyFailure(error)]
         if type(events[-1]) is ReplyFailure and self.error is None:
             events[-1] = ReplyFailure(error)

@@ -1,4 +1,4 @@
-"""Call ids: the id proposed by the model or the upstream if it is usable, otherwise a new one."""
+"""Call ids: the id proposed by the model or the upstream, or a new one if that id is not usable."""
 
 import re
 from collections.abc import Callable, Iterable

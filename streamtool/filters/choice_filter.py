@@ -2,8 +2,8 @@
 
 The choice filter connects the upstream's reader to the client's writer. It is a pipeline of stages:
 
-    text ─▶ parser (in a QuotationFilter, if need be) ─▶ calls ───────────▶ CallFilter ─▶ out
-                                                      └▶ text, reasoning ─▶ TextFilter ─▶ out
+    text ─▶ parser (in a QuotationFilter, if needed) ─▶ calls ───────────▶ CallFilter ─▶ out
+                                                     └▶ text, reasoning ─▶ TextFilter ─▶ out
 
 The stages share a `ChoiceState`. The faults that they find in an attempt are rows of the failure table. One filter
 serves all attempts: each attempt uses a new parser (`restart`), but the state of the client's reply, including the
@@ -185,7 +185,7 @@ class ChoiceFilter:
             self._feed_native(event, out)
 
     def close(self, reason: Reason | None, out: list[ReplyEvent]) -> None:
-        """Note the end of the upstream's text. If `reason` is None, the text broke off.
+        """Note the end of the upstream's text. If `reason` is None, the text was cut off.
 
         Text that is held back for a forced call, or until its form can be checked, stays buffered until `flush`.
         """

@@ -22,7 +22,7 @@ class ChoiceState:
     ended: bool = False
     """Whether this choice has ended for the client, even if the upstream sends more."""
     rejected: Finding | None = None
-    """The failure that rejects this attempt, regardless of the rest of the reply."""
+    """The failure that rejects this attempt, regardless of the remainder of the reply."""
     tolerated: Finding | None = None
     """The failure that would reject this attempt if another one could follow."""
     invalid: Finding | None = None

@@ -126,7 +126,7 @@ class OpeningFilter:
             self._next.feed(event, out)
 
     def end(self, out: list[ReplyEvent], *, broken: bool) -> None:
-        """Note the end of the reply, which may complete a phrase. Nothing is concluded from a reply that broke off."""
+        """Note the end of the reply, which may complete a phrase. A reply that was cut off proves nothing."""
         if self._watch is not None:
             if broken:
                 self._watch.release()

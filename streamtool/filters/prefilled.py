@@ -3,8 +3,8 @@
 Most servers reply with the continuation of that beginning. But some servers repeat it, a model whose server does not
 support continuation begins its call again, and some models write something else altogether. The first characters
 decide: if the reply begins with the marker that the beginning contains, or cannot continue the beginning, it is parsed
-on its own. Until this is decided, the characters are buffered; apart from whitespace, they are never more than the
-marker's length.
+on its own. Until this is decided, the characters are buffered: at most as many as the marker has, not counting
+whitespace.
 """
 
 from collections.abc import Callable

@@ -9,7 +9,7 @@ A repeated call is still a call if it is isolated: at the start of a line, and f
 end of the reply. A user may have written out the call they want, and frameworks repeat a call that they could not
 parse. Only an isolated call has to wait for the text after it.
 
-Few requests contain text in which a call may be quoted. For all others, the only cost is one search of the messages
+Few requests contain text from which a call may be quoted. For all others, the only cost is one search of the messages
 from users and tools (`quotation_sources`). If a request contains such text, the reply is fed to the parser in short
 pieces wherever a call may commit: where the parser buffers something, or a tool's name occurs. Since no markup begins
 or ends within a piece, the parser's events and the amount of text that it then buffers reveal which characters were

@@ -1,4 +1,4 @@
-"""Text from users and tools in which a call may be quoted, and the search for a call in it.
+"""Text from users and tools that may be the source of a quoted call, and the search for a call in it.
 
 Comparisons ignore whitespace, quotes, escapes and block quote markers, since all of these may change when text is
 encoded in a JSON result.
@@ -35,8 +35,8 @@ escapes.
 
 
 class QuotationSources:
-    """The text from a conversation in which a call to one of these tools may be quoted, or to any tool if `names` is
-    empty.
+    """The text in a conversation that may be the source of a quoted call to one of these tools or, if `names` is empty,
+    to any tool.
     """
 
     __slots__ = ("_names", "_plain", "_texts")
@@ -60,8 +60,8 @@ class QuotationSources:
 
 
 def quotation_sources(conversation: Conversation, names: Iterable[str]) -> QuotationSources | None:
-    """Return the text from users and tools in which a call to one of these tools may be quoted, or None if no text
-    qualifies.
+    """Return the text from users and tools that may be the source of a quoted call to one of these tools, or None if
+    nothing qualifies.
 
     Takes time linear in the length of the conversation, and searches at most `LONGEST` characters of it.
     """

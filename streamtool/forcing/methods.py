@@ -53,9 +53,10 @@ def forcing_method_for(conversation: Conversation, model: ModelSettings, protoco
 def forcing_for(
     conversation: Conversation, method: ForcingMethod, format: str, protocol: str, *, simple: bool = False
 ) -> Forcing | None:
-    """Return a constraint that makes the model write an allowed call, or None if the method cannot express that.
+    """Return a constraint that makes the model write an allowed call, or None if the method cannot express such a
+    constraint.
 
-    With `simple`, any object is accepted as the arguments.
+    If `simple` is true, any object is accepted as the arguments.
     """
     choice = conversation.choice
     tools = [tool for tool in conversation.tools if not choice.names or tool.name in choice.names]

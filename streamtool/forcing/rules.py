@@ -39,7 +39,7 @@ class CallableTools:
     complete: frozenset[str] = frozenset()
     """Tools whose calls are emitted only once their arguments are complete."""
     custom: frozenset[str] = frozenset()
-    """Tools that take raw text, which is extracted from the JSON around it."""
+    """Tools that accept raw text, which is extracted from the JSON around it."""
 
 
 @frozen

@@ -1,7 +1,7 @@
 """Constraints that contain a JSON Schema: a schema for the entire reply, and a structural tag.
 
 The JSON Schema describes a reply that is a single call, written as one JSON object. The keys are the taught format's
-own if it writes a call as one object, otherwise `name` and `arguments`. Several tools are alternatives, each with its
+own if it writes a call as one object, and `name` and `arguments` if not. Several tools are alternatives, each with its
 own arguments; the schemas that they refer to are in `$defs`.
 
 The structural tag (vLLM, SGLang) allows free text until a trigger, then a call whose arguments conform to their schema.
@@ -56,7 +56,7 @@ def _object(properties: dict[str, Json]) -> dict[str, Json]:
 def call_structural_tag(tools: Sequence[Tool], format: str, *, forced: bool, parallel: bool) -> dict[str, Json]:
     """Return the value for `response_format`.
 
-    With `forced`, the reply must begin with a call; without `parallel`, only one call is allowed.
+    If `forced` is true, the reply must begin with a call; if `parallel` is false, only one call is allowed.
     """
     tags: list[Json] = []
     triggers: dict[str, None] = {}

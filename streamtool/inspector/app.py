@@ -14,7 +14,7 @@
     /inspect/example                  the initial state of the playground
 
 The page itself contains no data. All other paths require a client key or, if no keys are configured, a request from
-this machine. Text is shown only if the setting `contents` allows it; otherwise its characters are replaced by dots.
+this machine. Text is shown only if the setting `contents` allows it; if not, its characters are replaced with dots.
 """
 
 import ipaddress
@@ -75,7 +75,7 @@ KEEPALIVE_INTERVAL: Final = 15.0
 MAX_WATCHERS: Final = 32
 """Maximum number of open event streams."""
 FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"))
-"""Headers that a reverse proxy adds. Requests with them do not show the client's own address."""
+"""Headers that a reverse proxy adds. If a request contains one of them, its peer address is not the client's."""
 
 
 class Inspector:

@@ -97,8 +97,8 @@ class Recognised:
 
     @property
     def taught(self) -> str | None:
-        """The format to teach: the model's own if it consists of ordinary text, otherwise `tool_call`. None if no
-        format was recognized.
+        """The format to teach: the model's own if it consists of ordinary text, or `tool_call` if it does not. None if
+        no format was recognized.
         """
         if self.format is None:
             return None

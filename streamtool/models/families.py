@@ -41,7 +41,8 @@ class Family:
     system_role: bool = True
     """Whether the chat template accepts a system message."""
     roles: Roles = "strict"
-    """With `free`, the chat template accepts system messages anywhere, and consecutive messages of the same role."""
+    """`free` means that the chat template accepts system messages anywhere, and consecutive messages of the same role.
+    """
 
 
 UNKNOWN = Family("")
@@ -92,7 +93,7 @@ FAMILIES: tuple[Family, ...] = (
 
 @lru_cache(maxsize=256)
 def family_of(model: str) -> Family:
-    """Return the family that a model's name matches; `UNKNOWN` if no row matches."""
+    """Return the family that a model's name matches, or `UNKNOWN` if no row matches."""
     name = model.lower().rstrip("/").rpartition("/")[2].replace("_", "-")
     return next((family for family in FAMILIES if compile_pattern(family.pattern).search(name)), UNKNOWN)
 

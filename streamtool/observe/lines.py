@@ -7,8 +7,8 @@ Each line is an object with a `type`; most include `seconds`, the time since the
     answer      the status of the upstream's response
     parser      a new parser for a choice; `made_with` contains its options if they differ from the previous parser's
     text        text that was fed to a parser, its events, its state afterwards, and the number of buffered characters
-    close       a parser was closed; its last events
-    waits       from here on, output from a parser is buffered, for the reason `why`; if that is "", it no longer is
+    close       the end of a parser, and its last events
+    waits       from here on, output from a parser is buffered for the reason `why`, or is not buffered if `why` is ""
     quotation   a call in the latest events is a quotation, and is therefore sent as text, for the reason `why`
     sent        events that the client received, and their bytes (`data`)
     record      the end of the exchange, with the fields of the log
@@ -126,9 +126,7 @@ def close_line(
 
 
 def waits_line(seconds: float, why: str) -> Line:
-    """Return the line for the fact that parser output is being buffered for this reason; "" means that it no longer
-    is.
-    """
+    """Return the line that gives the reason why parser output is being buffered; "" means that it no longer is."""
     return {"type": "waits", "seconds": seconds, "why": why}
 
 

@@ -2,9 +2,9 @@
 
 Each exchange produces one log record in the logger `streamtool.exchange`. Its message is a sentence, and its attribute
 `streamtool` contains all facts, as a tree of plain values for JSON formatters. This module decides which facts may be
-logged. Keys never are, because this module does not receive any headers. Contents are logged only if the settings allow
-it: otherwise, all values that may quote the prompt or the reply (an upstream's error message, a fault in arguments) are
-omitted. Names that clients or models chose are truncated and made printable.
+logged. Keys are never logged, because this module does not receive any headers. Contents are logged only if the
+settings allow it: otherwise, all values that may quote the prompt or the reply (an upstream's error message, a fault in
+arguments) are omitted. Names that clients or models chose are truncated and made printable.
 """
 
 import json
@@ -178,7 +178,7 @@ def _served(record: Record) -> str:
 
 
 def level_of(record: Record) -> int:
-    """Return the log level: WARNING if anything failed, otherwise INFO."""
+    """Return the log level: WARNING if anything failed, and INFO if not."""
     return logging.INFO if record.error is None and record.unmet is None else logging.WARNING
 
 

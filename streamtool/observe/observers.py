@@ -1,7 +1,7 @@
 """Observers of exchanges: the log, metrics, spans, a recording, and the caller's own `on_exchange`.
 
 A driver has one `Observers` object, created from its settings. The driver begins a `Watch` for each exchange, and ends
-it when the exchange has ended for any reason. An observer that fails never affects the reply, and disabled observers
+it when the exchange ends, whatever the reason. An observer that fails never affects the reply, and disabled observers
 have no cost. An observer with a method `began` is also called when an exchange begins.
 """
 
@@ -57,7 +57,7 @@ class Observers:
     def watch(
         self, exchange: Exchange, headers: Iterable[tuple[bytes, bytes]], on_exchange: OnExchange | None
     ) -> "Watch":
-        """Return a watch on an exchange that begins now. `headers` are its request's headers."""
+        """Return a watch on an exchange that begins now. `headers` are the headers of its request."""
         return Watch(self, exchange, headers, on_exchange)
 
     def rejected(self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:

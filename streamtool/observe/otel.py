@@ -3,8 +3,8 @@
 A span is created when its exchange has ended, with the exchange's start and end times, and is sent to the tracer
 provider that the process has configured. Its parent is the span in whose context the exchange began (usually created by
 the server's instrumentation) or, failing that, the span named by the request's `traceparent`. Attribute names follow
-the semantic conventions around version 1.41, which were still in development. Attributes that the conventions do not
-define begin with `streamtool.`. Contents are never recorded.
+the semantic conventions as of about version 1.41, when they were still in development. Attributes that the conventions
+do not define begin with `streamtool.`. Contents are never recorded.
 """
 
 import time
@@ -66,7 +66,9 @@ class OpenTelemetry:
         self._tracer = trace.get_tracer("streamtool", tracer_provider=provider)
 
     def context(self, headers: Iterable[tuple[bytes, bytes]]) -> contexts.Context:
-        """Return the context for an exchange that begins now. Its request's headers may name the parent span."""
+        """Return the context for an exchange that begins now. `headers` are the headers of its request, which may name
+        the parent span.
+        """
         current = contexts.get_current()
         if trace.get_current_span(current).get_span_context().is_valid:
             return current

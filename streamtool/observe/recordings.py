@@ -1,8 +1,8 @@
 """Recordings of exchanges (`recordings = "DIRECTORY"`): the input and output of the parsers, as JSON Lines.
 
 A file contains one exchange, as lines in the format that `lines` describes, so that it can be viewed (`streamtool
-inspect`) and replayed (`streamtool parse --replay`). It contains prompts and replies, since that is the purpose of the
-setting, and only its owner can read it.
+inspect`) and replayed (`streamtool parse --replay`). A file contains prompts and replies, since that is the purpose of
+the setting, and only its owner can read it.
 
 Lines are collected and written in large blocks, so that recording adds little cost to the exchange. Any problem with a
 file, such as a full disk, ends the recording with a warning, but never the exchange.
@@ -35,7 +35,7 @@ _log = logging.getLogger("streamtool")
 
 
 class Recorder:
-    """A recorder for exchanges. It creates its directory if necessary; raises SettingsError if that fails."""
+    """A recorder for exchanges. The directory is created if necessary. Raises SettingsError if that fails."""
 
     def __init__(self, directory: str, *, size: int, files: int, clock: Callable[[], float]) -> None:
         self._directory = Path(directory)

@@ -119,11 +119,11 @@ class InspectedExchange:
         return int(line["parser"])
 
     def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
-        """Store that a parser was closed."""
+        """Record that a parser was closed."""
         self._take(Closed(self._now(), number, reason, events))
 
     def quoted(self, choice: int, why: str, /) -> None:
-        """Store that a call is a quotation."""
+        """Record that a call is a quotation."""
         self._take(lines.quotation_line(self._now(), choice, why))
 
     def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
@@ -146,7 +146,9 @@ class InspectedExchange:
     # --- contents
 
     def cut(self) -> None:
-        """Free memory by discarding all items except the first one, and the record that will be added at the end."""
+        """Free memory by discarding all items except the first one. Later items are discarded as well, apart from the
+        record, which is added when the exchange ends.
+        """
         ring, self._ring = self._ring, DISCARDING_RING
         self._items = [self._items[0], lines.cut_line(self._now())]
         self._take = self.fed = _ignore

@@ -40,8 +40,8 @@ def forcing_unsupported(refused: RejectedRequest) -> str | None:
 
 
 def forcing_declined(refused: RejectedRequest) -> str | None:
-    """Detect an upstream that rejects a constraint, or that rejects a request to force a call without giving a
-    reason.
+    """Detect an upstream that rejects a constraint, or that rejects, without giving a reason, a request to force a
+    call.
     """
     return _detail_if(_declined_part(refused) in ("constraint", "unclear"))
 

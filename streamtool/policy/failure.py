@@ -43,7 +43,7 @@ class Effect(Enum):
     NONE = "repeats the request"
     WITHOUT_USAGE = "leaves the field out"
     TOOLS_AS_TEXT = "sends the tools as text"
-    FORCING_LESS = "leaves out what was declined, the method or the constraint, or asks in words only"
+    FORCING_LESS = "leaves out the declined method or constraint, or relies on the prompt alone"
 
 
 @frozen

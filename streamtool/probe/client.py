@@ -1,7 +1,7 @@
 """Client for an upstream in one protocol, and detection of that protocol.
 
 The failure of a request is reported in the request's result. The probe ends with an error only if the upstream cannot
-be reached, or if it breaks off several requests in a row.
+be reached, or if it leaves several requests in a row unanswered.
 """
 
 from collections.abc import Callable, Iterable

@@ -72,7 +72,7 @@ class ShownTemplate:
     format: str | None = None
     """Format that the model was trained on; None if it is not evident from the template."""
     mark: str = ""
-    """Mark that identified the template."""
+    """Marker in the template that identified the format."""
     taught: str | None = None
     """Format to teach, according to the template."""
     opener: str = ""

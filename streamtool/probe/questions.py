@@ -239,7 +239,7 @@ async def taught_formats(
 
 
 def _judge_taught(format_: str, heard: ProbeResult) -> Taught:
-    """Judge the reply to one try of a format."""
+    """Judge the reply to one test of a format."""
     calls = heard.choice.calls
     if heard.error is not None:
         return Taught(format_, "refused" if heard.rejected else "failed", said=heard.said)

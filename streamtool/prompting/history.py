@@ -1,8 +1,8 @@
 """Past calls and results as text, in the same form that the tool prompt shows.
 
 Calls are written by `statemachine.write` in the taught format. Results are put into a frame; the default one is a
-`<tool_response>` block, which the models of many families know. Each frame begins with distinctive text. If the model
-writes that text itself, it is fabricating a result, and the reply is ended there.
+`<tool_response>` block, which the models of many families recognize. Each frame begins with distinctive text. If the
+model writes that text itself, it is fabricating a result, and the reply is ended there.
 """
 
 import json

@@ -8,9 +8,9 @@ The messages are read once, from first to last, and later messages never change 
 without its turn instructions is therefore a prefix of the next turn's prompt. Messages that need no change keep their
 `raw` field and are sent unchanged.
 
-With `roles = "strict"`, the messages have the form that every chat template accepts: one system message, then
-alternating user and assistant messages. Without a system role, they alternate from the start, and the first user
-message begins with the tool prompt.
+If `roles = "strict"`, the messages have the form that every chat template accepts: one system message, then alternating
+user and assistant messages. If the model has no system role, they alternate from the start, and the first user message
+begins with the tool prompt.
 """
 
 from collections.abc import Iterable, Sequence
@@ -73,8 +73,9 @@ def project(
     assistant message. `recall` looks up how the model wrote past calls (`verbatim`). All omissions and repairs are
     listed in `dropped`.
 
-    Raises RequestError if a call at the end lacks its result, unless `open_end` is set, and if the tool prompt exceeds
-    the context. With `history = "strict"`, also raises RequestError if any call lacks its result, or a result its call.
+    Raises RequestError if the tool prompt exceeds the context or, unless `open_end` is set, if a call at the end lacks
+    its result. If `history = "strict"`, also raises RequestError if any call lacks its result, or any result lacks its
+    call.
     """
     if not conversation.tools and not conversation.has_tool_history:
         return conversation

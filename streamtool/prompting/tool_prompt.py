@@ -1,4 +1,4 @@
-"""The tool prompt: the text that teaches the model its tools and the form of a call.
+"""The tool prompt: the text that tells the model which tools it has and how to write a call.
 
 It is a pure function of the tools and the settings: the tools remain in the client's order, and the text does not
 depend on time, process or turn, so the same tools always result in the same bytes, which remain in the upstream's

@@ -1,10 +1,10 @@
 """Turn instructions: text after the last message that applies to this reply only.
 
 The tool choice and corrections change from turn to turn; the tool prompt and the history do not. The prompt without its
-turn instructions is therefore a prefix of the next prompt, and remains in the upstream's prefix cache. With `verbatim`,
-the turn instructions for a reply with calls are stored with the reply, and precede it in all later prompts. A free tool
-choice adds no text. A limit of one call per reply is a rule in the tool prompt instead, since clients that set the
-limit do so in every request.
+turn instructions is therefore a prefix of the next prompt, and remains in the upstream's prefix cache. If `verbatim` is
+enabled, the turn instructions for a reply with calls are stored with the reply, and precede it in all later prompts. A
+free tool choice adds no text. A limit of one call per reply is a rule in the tool prompt instead, since clients that
+set the limit do so in every request.
 """
 
 import json

@@ -20,7 +20,8 @@ _MEDIA: Final = 1600
 _MARGIN: Final = 1.25
 """Minimum ratio of the estimate to the window for a prompt that counts as too long."""
 _MIN_REPLY: Final = 256
-"""Minimum value of the limit on the reply's tokens; the model's server knows better whether that many fit."""
+"""Minimum value that the limit on the reply's tokens is lowered to; the model's server decides whether that many fit.
+"""
 
 CountTokens = Callable[[str], int]
 """A function that counts the tokens in a string."""

@@ -57,9 +57,7 @@ REJECTED: Final = Field(Decision.REJECTED)
 
 @frozen
 class _Kept:
-    """Fields of a client protocol that can be passed to an upstream of a particular other protocol, and options that
-    cannot.
-    """
+    """Fields of a client protocol that can be passed to upstreams of one other protocol, and options that cannot."""
 
     top: frozenset[str]
     nested: tuple[tuple[str, frozenset[str]], ...]

@@ -1,7 +1,8 @@
 """Interfaces of a protocol package: `ClientProtocol` faces clients, `UpstreamProtocol` faces upstreams.
 
 A package that serves both sides implements both interfaces, as module attributes (`chat.read_request`). It does not
-list these attributes: everything that it imports is part of it, and a test compares its attributes with the interfaces.
+list these attributes in `__all__`: the names that it imports and defines are its attributes, and a test compares them
+with the interfaces.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

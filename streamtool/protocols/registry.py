@@ -70,8 +70,8 @@ def as_counting_protocol(client: "ClientProtocol") -> "CountingProtocol":
 
 
 def upstream_protocol_for(client: "ClientProtocol", name: str | None) -> "UpstreamProtocol":
-    """Return the protocol to speak to an upstream. If `name` is None, this is the client's own protocol if the upstream
-    may be assumed to speak it, and `chat` otherwise.
+    """Return the protocol to speak to an upstream. If `name` is None, the result is the client's own protocol if the
+    upstream may be assumed to speak it, and `chat` if not.
     """
     name = upstream_name(client.NAME, name)
     return cast("UpstreamProtocol", client) if name == client.NAME else UPSTREAMS[name]  # retains the request target

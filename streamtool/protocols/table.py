@@ -37,7 +37,9 @@ class ProtocolRow:
     websocket: bool = False
     """Whether clients may also use the protocol over a websocket, at the same paths."""
     assumed_of_upstream: bool = True
-    """Whether an unconfigured upstream is assumed to speak the client's protocol; otherwise `chat` is assumed."""
+    """Whether an unconfigured upstream is assumed to speak the client's protocol; if not, it is assumed to speak
+    `chat`.
+    """
     path_suffixes: tuple[str, ...] = ()
     """Suffixes that the protocol appends to an upstream's base URL."""
     hosts: tuple[str, ...] = ()
@@ -189,7 +191,7 @@ T = TypeVar("T")
 
 _UNSAFE_SEGMENTS: Final = frozenset(("", ".", ".."))
 """Segments that a model name in a path must not contain, because another server may resolve such a path to a different
-one.
+path.
 """
 
 
@@ -230,7 +232,7 @@ def protocol_of_host(host: str | None) -> str:
 
 
 def upstream_name(client: str, name: str | None) -> str:
-    """Return the name of the protocol to speak to an upstream. If `name` is None, this is the client's own protocol if
-    the upstream may be assumed to speak it, and `chat` otherwise.
+    """Return the name of the protocol to speak to an upstream. If `name` is None, the result is the client's own
+    protocol if the upstream may be assumed to speak it, and `chat` if not.
     """
     return name or (client if PROTOCOLS[client].assumed_of_upstream else "chat")

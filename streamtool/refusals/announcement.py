@@ -1,4 +1,4 @@
-"""Detection of an announced call in the last sentence of a reply that made none.
+"""Detection of an announced call in the last sentence of a reply that contains no call.
 
 "Let me check the file." at the very end announces a call. The same words are not an announcement if an answer follows,
 if they are in a list, a quotation or a question, or if they depend on a condition ("if you agree, …"). Only the last

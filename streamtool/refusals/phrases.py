@@ -1,7 +1,7 @@
 """The phrases in all languages, read from a file and compiled into automata.
 
 The file's header explains the notation. All languages are searched at the same time, since the language of a reply is
-not known in advance. They have only the automaton in common.
+not known in advance. The languages share only the automaton.
 """
 
 import tomllib

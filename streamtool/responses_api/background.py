@@ -5,9 +5,9 @@ response is complete. No detached task is therefore necessary, and the gate coun
 for its limits and on shutdown. Every reader of the response's events, including the first client, reads from the
 response's log, and may disconnect and reconnect.
 
-The data that other processes require to serve the response is in the store, which is polled and updated once a second:
-the response's state, its events, the time until which its process is presumed alive, and whether a client has cancelled
-it.
+The store contains the data that other processes require to serve the response: its state, its events, the time until
+which its process is presumed alive, and whether a client has cancelled it. The store is polled and updated once a
+second.
 """
 
 import time
@@ -110,7 +110,7 @@ class StoreReader:
         self._ended = False
 
     async def read(self) -> bytes:
-        """Return the next events. If the process that creates the response has stopped, these include events that
+        """Return the next events. If the process that was creating the response has stopped, these include events that
         report the failure.
         """
         await self._poll()
@@ -224,7 +224,7 @@ class BackgroundResponse:
         if self._streamed:
             await send_events(LogReader(self.log, 0), receive, send, keepalive)
             return
-        with suppress(OSError):  # a server's way to report a disconnect
+        with suppress(OSError):  # some servers report a disconnect this way
             begun = wire.encode(background.last_response(self.log.pieces[0]))
             await send_json(send, begun, extra=((responses.REQUEST_ID, self._request_id.encode()),))
 
@@ -300,7 +300,7 @@ async def send_events(reader: EventReader, receive: Receive, send: Send, keepali
     """Send the reader's events to a client until they end or the client disconnects."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
-        with suppress(OSError):  # a server's way to report a disconnect
+        with suppress(OSError):  # some servers report a disconnect this way
             await send({"type": "http.response.start", "status": 200, "headers": list(responses.STREAM_HEADERS)})
             more = True
             while more:

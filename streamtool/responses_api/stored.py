@@ -104,7 +104,7 @@ async def _open_reader(made: Background, memory: ClientStoreView, id: str, asked
         raise RequestError("Only a background response can be streamed again.", param="stream")
     if await off_loop(partial(stored_pieces, memory, id)) is None:
         raise RequestError(
-            "The response can be streamed again only if it was created with `stream`: leave `stream` out.",
+            "The response can be streamed again only if it was created with `stream`: omit `stream`.",
             param="stream",
         )
     count = max(int(after[:18]) + 1, 0)
@@ -113,12 +113,12 @@ async def _open_reader(made: Background, memory: ClientStoreView, id: str, asked
 
 
 def _read_current(memory: ClientStoreView, id: str) -> StoredResponse:
-    """Return the response in its current state, which is `failed` if the process that creates the response has
+    """Return the response in its current state, which is `failed` if the process that was creating the response has
     stopped.
     """
     response = responses.read_stored(id, memory.demand)
     if response.status in UNFINISHED and not is_at_work(memory, id):
-        response = responses.read_stored(id, memory.demand)  # it may have ended just now
+        response = responses.read_stored(id, memory.demand)  # it may have just ended
         if response.status in UNFINISHED:
             return evolve(response, head=failed_response(response.head))
     return response

@@ -240,7 +240,7 @@ class _Session:
         try:
             async with self._sending:
                 await self._send(message)
-        except OSError:  # a server's way to report a disconnect
+        except OSError:  # some servers report a disconnect this way
             self._disconnected.set()
 
 

@@ -48,7 +48,7 @@ def content_text(content: Json) -> str:
 
 def _choose_tools(lesson: Lesson, said: str, rule: str) -> Sequence[OfferedTool]:
     """Return the tools to call now: the tools that the user names, or the first one if the user names none. Return two
-    tools if the user names several or writes "both" or "and", and otherwise one.
+    tools if the user names more than one or writes "both" or "and"; if not, return one.
     """
     allowed = set(re.findall(r"`([^`]*)`", rule))
     offers = [offer for offer in lesson.offers if not allowed or offer.name in allowed]

@@ -21,7 +21,7 @@ class AnswerForm:
     schema: Mapping[str, Json] | None
     """The answer's schema. If None, any object is allowed."""
     validator: Validator | None
-    """The schema's validator, or None without a schema or if the extra `validate` is not installed."""
+    """The schema's validator. None if `schema` is None or the extra `validate` is not installed."""
 
     @classmethod
     def of(cls, output: OutputFormat) -> "AnswerForm":

@@ -51,7 +51,7 @@ _IGNORED = ("format", "contentEncoding", "contentMediaType", "contentSchema")
 
 
 class Unbounded(Exception):
-    """The schema cannot be checked against within the limits."""
+    """The cost of checking against the schema exceeds the limits, or cannot be bounded."""
 
 
 _Numbers = tuple[int, ...]  # so that the garbage collector need not track these

@@ -3,10 +3,10 @@
     {"properties": {"a": {"type": "string", "nullable": true}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     ⇒  {"type": "object", "properties": {"a": {"type": ["string", "null"]}}, "additionalProperties": false}
 
-Engines reject a schema that contains an unknown keyword (llguidance, OpenAI), or ignore all keywords next to a known
-one (xgrammar, next to `anyOf`). A constraint therefore uses few keywords, and each part is of a single kind: a
+Engines reject a schema that contains an unknown keyword (llguidance, OpenAI), or ignore all keywords alongside a known
+one (xgrammar, alongside `anyOf`). A constraint therefore uses few keywords, and each part is of a single kind: a
 reference, alternatives (`anyOf`), values (`enum`), or types with the keywords for these types. All other keywords are
-merged (`allOf`, alternatives next to `properties`), rewritten (`const`, `oneOf`, `nullable`, tuples) or omitted. As a
+merged (`allOf`, alternatives alongside `properties`), rewritten (`const`, `oneOf`, `nullable`, tuples) or omitted. As a
 result, a constraint may allow more than the schema does, but engines always accept it. Objects with named members may
 not have any others, unless the schema allows them.
 
@@ -56,7 +56,7 @@ _ANNOTATIONS: Final = frozenset(
     {"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"}
     | {"$comment", "$schema", "$id", "$defs", "definitions"}
 )
-"""Keywords that assert nothing; a reference next to them is treated as a plain reference."""
+"""Keywords that assert nothing; a reference alongside them is treated as a plain reference."""
 _PARTS: Final = frozenset(("anyOf", "oneOf", "allOf"))
 _FORMATS: Final = frozenset(("date", "time", "date-time", "uuid"))
 """Formats that every engine supports."""
@@ -223,7 +223,7 @@ class _PortableSchema:
         return {}
 
     def _alternatives(self, schema: Schema, types: frozenset[str], depth: int) -> list[dict[str, Json]]:
-        """Return the alternatives, each merged with the keywords next to `anyOf` or `oneOf`."""
+        """Return the alternatives, each merged with the keywords alongside `anyOf` or `oneOf`."""
         beside = {key: value for key, value in schema.items() if key not in _ANNOTATIONS | _PARTS}
         ways: dict[str, dict[str, Json]] = {}
         for option in _alternatives_of(schema):
@@ -314,7 +314,7 @@ def _names(types: frozenset[str]) -> list[str]:
 
 
 def _string(schema: Schema) -> dict[str, Json]:
-    """Return a pattern, a format or lengths, but not several of these: xgrammar does not enforce lengths next to the
+    """Return a pattern, a format or lengths, but not several of these: xgrammar does not enforce lengths alongside the
     other two.
     """
     pattern, form = schema.get("pattern"), schema.get("format")

@@ -1,10 +1,10 @@
 """Validation of a call's complete arguments against the tool's JSON Schema, with repair of unambiguous mistakes.
 
 Theory of operation. A `Validator` is created once per schema and cached. Valid arguments, by far the most common case,
-are returned unchanged after they have been decoded and checked once. Others are repaired if possible (`coercion.py`):
-the errors show which values have the wrong type, and their possible meanings are all tried together. A repair is kept
-only if the error that called for it has disappeared and no other error has taken its place. If errors remain, the most
-specific one is returned as an `InvalidArguments`, described so that a model can correct it.
+are returned unchanged after they have been decoded and checked once. Other arguments are repaired if possible
+(`coercion.py`): the errors show which values have the wrong type, and their possible meanings are all tried together. A
+repair is kept only if the error that called for it has disappeared and no other error has taken its place. If errors
+remain, the most specific one is returned as an `InvalidArguments`, described so that a model can correct it.
 
 Checking has no side effects. A schema that is invalid, refers to external schemas or could cost too much (`cost.py`) is
 ignored: no exception is raised, and nothing is fetched. `format` is never asserted.

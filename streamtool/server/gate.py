@@ -37,7 +37,7 @@ class Entry(Answer):
     def __init__(self, wire: ClientProtocol, send: Send, client: str) -> None:
         super().__init__(wire, send)
         self.client = client
-        """Identity of the client (`state.clients.client_of`)."""
+        """Identity of the client (`core.clients.client_of`)."""
         self.error: StreamtoolError | None = None
         """Error that ends the request early; None unless it has to end."""
         self._end: Callable[[], object] = _do_nothing

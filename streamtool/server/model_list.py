@@ -4,7 +4,7 @@ Protocols whose clients use other paths (`/api/tags`) write the same models in t
 keep the fields of upstreams that use the same protocol.
 
 Every upstream is queried in its own protocol. A model is listed if a request that names it would reach that upstream.
-The client's own key is sent only to the first upstream, which is where its requests go unless a rule routes them
+The client's own key is sent only to the first upstream, which receives the client's requests unless a rule routes them
 elsewhere. Entries keep the upstream's fields. Each entry also gets the fields that Chat Completions and Messages
 clients look for, and `streamtool`, which contains the mode and format used for the model and the reason for that
 format. Model names defined in the settings are listed as well.

@@ -75,7 +75,7 @@ class TokenCount:
         )
 
     def answer(self, upstream_body: bytes | None) -> bytes:
-        """Return the response body: the upstream's count if `upstream_body` contains one, otherwise an estimate."""
+        """Return the response body: the upstream's count if `upstream_body` contains one, or an estimate if not."""
         count = None if upstream_body is None else self.protocol.read_count_reply(upstream_body)
         return self.protocol.write_count(prompt_tokens(self.projected, self.tokenizer) if count is None else count)
 

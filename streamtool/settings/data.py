@@ -57,7 +57,7 @@ class Settings:
     """Origins whose web pages may use the proxy; patterns with `*` and `?` are allowed."""
     mode: Mode = setting("emulate")
     format: str = setting("auto", read.format_or_auto)
-    """The format to teach. `auto`: the one that the chat template or the model family indicates, otherwise
+    """The format to teach. `auto`: the one that the chat template or the model family indicates or, failing that,
     `tool_call`.
     """
     chat_template: str = setting("auto")
@@ -73,11 +73,13 @@ class Settings:
     it.
     """
     answers: Literal["check", "pass"] = setting("check")
-    """`check`: in requests with tools, an answer with a required form is buffered, and retried if its form is wrong."""
+    """`check`: in requests with tools, an answer with a required form is buffered, and another one is requested if its
+    form is wrong.
+    """
     phrases: str | None = setting(None)
     """A file with additional phrases that identify denials and announcements."""
     invalid: Literal["deliver", "error"] = setting("deliver")
-    """With `arguments = "complete"`, how to treat a call that still does not match its schema on the last attempt."""
+    """How to treat a call that still does not match its schema on the last attempt, if `arguments = "complete"`."""
     malformed: Literal["text", "drop", "retry"] = setting("text")
     """How to treat markup that could not be parsed as a call."""
     truncated: Literal["reason", "error"] = setting("reason")
@@ -127,7 +129,7 @@ class Settings:
     paths: Mapping[str, str] = setting(Factory(lambda: dict(PATHS)), read.paths)
     """Served path → the protocol of its requests."""
     hosted_tools: Literal["drop", "refuse"] = setting("drop")
-    """How to treat tools that only the origin can run (`web_search`): omit them and log the omission, or reject the
+    """How to treat tools that only their vendor can run (`web_search`): omit them and log the omission, or reject the
     request.
     """
     app_protocol: str | None = setting(None, read.optional(read.one_of(*UPSTREAM_NAMES)))

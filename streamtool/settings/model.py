@@ -44,7 +44,7 @@ class Training:
     family: Family = UNKNOWN
     """The family identified by the model's name."""
     chat_template: str = "auto"
-    """Where to find the model's chat template: a path, `auto` (ask the upstream), or `none`."""
+    """Where to find the model's chat template: a path, `auto` (request it from the upstream), or `none`."""
     recognised: Recognised | None = None
     """The result of analyzing the chat template; None if the template is not known."""
     reasoning_open: bool | Literal["auto"] = "auto"

@@ -1,8 +1,8 @@
 """Readers of settings: each is a function of a value and its path.
 
 A reader returns the typed value or raises a SettingsError that names the path, the expected type and the value found.
-It accepts values from a TOML file, the environment or Python, and is idempotent: it accepts its own results. The same
-reader can therefore serve the merged tree and direct construction.
+It accepts values from a TOML file, the environment or Python, and is idempotent: it returns its own results unchanged.
+The same reader can therefore serve the merged tree and direct construction.
 
 A field is normally read according to its type, so that the allowed values of a `Literal` are written only once. If the
 type is not enough (a lower bound, a URL), the field specifies a reader. We do not use msgspec's validation, because its

@@ -15,8 +15,8 @@ from streamtool.settings import readers as read
 from streamtool.settings.readers import setting
 
 Mode = Literal["emulate", "native", "auto", "rescue"]
-"""How the model receives its tools: as text, natively, natively if the upstream supports that, or natively while its
-text is parsed for calls as well.
+"""How the model receives its tools. `emulate`: as text; `native`: natively; `auto`: natively if the upstream supports
+that, and as text if not; `rescue`: natively, while the model's text is searched for calls, too.
 """
 SchemaStyle = Literal["compact", "json", "markdown"]
 TEMPLATES = (
@@ -115,7 +115,7 @@ class TimeoutSettings:
 
 @frozen
 class CircuitSettings:
-    """When to stop sending requests, for a while, to an upstream that has fallbacks."""
+    """When to temporarily stop sending requests to an upstream that has fallbacks."""
 
     failures: int = setting(5, read.integer(1))
     """The number of consecutive failures that opens the circuit: requests then skip this upstream."""
@@ -131,7 +131,7 @@ class UpstreamSettings:
     url: str = setting(NOTHING, read.url)
     """The base URL, without the path that the protocol adds; `sample` is the embedded upstream."""
     protocol: str = setting("auto", read.one_of("auto", *UPSTREAM_NAMES))
-    """The protocol. `auto`: the host's own protocol if it is known to have one, otherwise `chat`."""
+    """The protocol. `auto`: the host's own protocol if it is known to have one, and `chat` if not."""
     key: str | None = setting(None, read.optional(read.secret), shown=False)
     """The key, sent in the header that the protocol uses for keys. None: the client's own authorization is passed
     on.

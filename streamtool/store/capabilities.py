@@ -52,8 +52,8 @@ class CapabilityCache:
         return known or self._shared_expiry(self._key(client, upstream, model, ability)) > self._clock()
 
     def lacks_locally(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool:
-        """Return the same as `lacks`, but consider only this process's findings, which is cheap. A missed finding costs
-        one retry.
+        """Return whether the ability is missing according to this process's own findings. This is cheap, and missing a
+        shared finding costs only one retry.
         """
         return self._findings.get(self._key(client, upstream, model, ability), (0.0, ""))[0] > self._clock()
 

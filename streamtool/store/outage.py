@@ -1,6 +1,6 @@
 """Outages of a shared store, for one kind of operation: after a failure, the store is not accessed for a while.
 
-In a series of lookups, only one therefore has to wait. The log reports once that the store has begun to fail, and once
+Therefore, only one of a series of lookups has to wait. The log reports once that the store has begun to fail, and once
 that it works again. Thread-safe.
 """
 

@@ -1,7 +1,7 @@
 """The parts of the transports that do no I/O, shared by the asynchronous and the synchronous transport.
 
 httpx exists as two packages, `httpx` and `httpx2`, with the same API and different classes; each SDK uses one of them.
-Both are supported: requests, responses and streams are created with the package of the caller's request.
+Both are supported: requests, responses and streams are created with the package that the caller's request came from.
 """
 
 import sys
@@ -149,7 +149,7 @@ class TransportCore:
         return url.copy_with(raw_path=raw)
 
     def handle_failure(self, exchange: Exchange, error: Exception) -> bytes:
-        """Return the output for the client after the upstream's response broke off.
+        """Return the output for the client after the upstream's response was cut off.
 
         Raises `error` instead if the client has not received anything yet.
         """

@@ -1,7 +1,7 @@
 """Upstreams with fallbacks: the order in which they are tried, and the failures that cause the next one to be tried.
 
-A failure is a problem that another upstream might not have: no connection, silence, a response that breaks off before
-its first byte, or a status that means that the server cannot respond now. The same request is then sent to the next
+A failure is a problem that another upstream might not have: no connection, silence, a response that ends before its
+first byte, or a status that means that the server cannot respond now. The same request is then sent to the next
 upstream. Once a byte of the response's body has arrived, this is no longer possible, because the client may already
 have received it.
 """
@@ -42,7 +42,7 @@ class Failover:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request to each upstream in turn, until one does not fail.
+        """Pass the request to each upstream in turn until one succeeds.
 
         Raises TooLargeError, or the UpstreamError of the last upstream.
         """

@@ -1,4 +1,4 @@
-"""Resending of a request on a new connection if a reused connection broke.
+"""Resends a request on a new connection if a reused connection breaks.
 
 Some servers close a connection that they promised to keep alive. httpcore checks for this before it reuses a
 connection, but the close may arrive after the check. If no byte of the response has arrived, the request is sent again

@@ -165,7 +165,7 @@ async def test_the_number_of_tools(client: str):
     code = "too_many_tools" if client != "messages" else None
     assert await ModelClient().refused(client, asked(client, tools)) == (
         413,
-        "More than 1024 tools in one request (limits.tools).",
+        "The request has more than 1024 tools (limits.tools).",
         code,
     )
 

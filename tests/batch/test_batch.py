@@ -221,7 +221,7 @@ def test_a_truncated_array(tmp_path: Path):
     """The records before the truncation are written; the error gives its position."""
     (tmp_path / "r.json").write_text('[{"text": "a"}, {"text": "b"}, {"te')
     done = command("r.json", "--field", "text", "--jobs", "1", cwd=tmp_path, code=2)
-    assert "breaks off after record 2" in done.stderr.decode()
+    assert "is invalid after record 2" in done.stderr.decode()
 
 
 @pytest.mark.parametrize("packed", [False, True])

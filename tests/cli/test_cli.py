@@ -344,7 +344,7 @@ def test_prompt_names_tools_left_out_and_the_reasons(run):
     request = REQUEST | {"tools": [*REQUEST["tools"], {"type": "web_search"}]}
     code, _, err = run("prompt", "-", given=json.dumps(request).encode())
     assert code == 0
-    assert "streamtool: left out: tool of type web_search, because only its origin can run it\n" in err
+    assert "streamtool: left out: tool of type web_search, because only its vendor can run it\n" in err
 
 
 @pytest.mark.parametrize("protocol", [None, *dialects.ALL_CLIENTS])

@@ -220,7 +220,7 @@ async def test_hosted_tools_are_dropped_or_rejected(client: str):
     strict = ToolMiddleware(ScriptedUpstream(said("chat", CALL)), settings=Settings(hosted_tools="refuse"))
     async with stream_asgi(strict, PATHS[client], body=json.dumps(sent).encode()) as reply:
         assert await reply.head() == 400
-        assert "leave it out" in json.loads(await reply.body())["error"]["message"]
+        assert "omit it" in json.loads(await reply.body())["error"]["message"]
 
 
 SEARCHED = {

@@ -197,7 +197,7 @@ def test_invalid_background_requests_are_rejected(serve: Any, client_of: Any):
         ask(forgetful)
     upstream.go()
     made = ended(client, ask(client).id)
-    with pytest.raises(openai.BadRequestError, match="leave `stream` out"):
+    with pytest.raises(openai.BadRequestError, match="omit `stream`"):
         client.retrieve(made.id, stream=True)
     streamed = ended(client, next(ask(client, stream=True)).response.id)
     with pytest.raises(openai.BadRequestError, match="sequence number"):

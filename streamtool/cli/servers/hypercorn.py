@@ -1,7 +1,7 @@
 """Server that runs the proxy with hypercorn, on trio.
 
-hypercorn's own loop does not track its connections and can close them only by canceling their tasks, which a client
-that does not read can prevent. This module therefore builds the loop from hypercorn's parts. It speaks only HTTP/1.1,
+hypercorn's own loop does not track its connections and can close them only by cancelling their tasks; a client that
+does not read can prevent that. This module therefore builds the loop from hypercorn's parts. It speaks only HTTP/1.1,
 like uvicorn.
 """
 

@@ -127,7 +127,7 @@ class Interrupts:
         """Whether interrupts have ended the conversation."""
 
     async def watch(self, *, task_status: TaskStatus[None]) -> None:
-        """Handle the signal until canceled."""
+        """Handle the signal until cancelled."""
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
             task_status.started()
             async for _ in signals:

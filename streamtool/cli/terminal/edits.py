@@ -1,10 +1,10 @@
 """Calls that edit a file, recognized by the shape of their arguments, and the diff between their result and the file on
 disk.
 
-Such tools have many names, but their arguments have only a few shapes. An edit is a path with old text and its
-replacement (or a list of such pairs), a path with the complete content, or text that is itself a diff. The tables below
-list the keys used by existing tools. The diff shows the change that the arguments describe, which is not necessarily
-what the tool does.
+Tools that edit files have many names, but their arguments have only a few shapes. An edit is a path with old text and
+its replacement (or a list of such pairs), a path with the complete content, or text that is itself a diff. The tables
+below list the keys used by existing tools. The diff shows the change that the arguments describe, which is not
+necessarily what the tool does.
 
 Sources: the schemas of Claude Code's and Anthropic's text editor, aider, Codex (`apply_patch`), Cline, Gemini CLI, Qwen
 Code, opencode, and the MCP reference server for file systems.

@@ -9,8 +9,8 @@ later chunks that begin and end with the same bytes, only the text is decoded. A
 
 Facts about upstreams:
 - Native calls may arrive even if the request contained no native tools. Only one call is open at a time: anything else
-  that arrives before its arguments form a complete object is queued until the call ends. The queue stays empty if the
-  upstream finishes each call before the next, as it should.
+  that arrives before the call's arguments form a complete object is queued until the call ends. The queue stays empty
+  if the upstream finishes each call before the next, as it should.
 - A piece of text may end in the middle of a character, which `wire.Joiner` handles.
 
 No input from an upstream makes this module raise an exception.
@@ -100,8 +100,8 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         super()._read(fields, event, events)
 
     def _forwardable(self, chunk: dict[str, Json]) -> ReplyTextDelta | None:
-        """Return the text of a chunk that contains nothing else and may be forwarded verbatim, as in most chunks, or
-        None for any other chunk.
+        """Return the text of a chunk that contains nothing else and may be forwarded verbatim, as is true of most
+        chunks, or None for any other chunk.
         """
         choices = chunk.get("choices")
         if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict:

@@ -1,7 +1,7 @@
 """Reader for Chat Completions request bodies.
 
 The reader accepts the oddities that real agents send (null content, empty arguments, a result without its call, unknown
-keys). It rejects anything that cannot be honored with a `RequestError` whose `param` names the invalid field. Source:
+keys). For anything that cannot be honored, it raises a `RequestError` whose `param` names the invalid field. Sources:
 the OpenAI API reference and the request types of openai-python 3.52.
 """
 

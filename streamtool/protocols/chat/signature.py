@@ -1,4 +1,5 @@
-"""Call signatures in Google's dialect of this protocol, which puts them into `extra_content`, next to `function`.
+"""Signatures of calls in Google's dialect of this protocol, where a signature is in `extra_content`, next to
+`function`.
 
 A client that drops unknown fields loses the signature; `streamtool/exchange/signatures.py` restores it. Source: the
 documentation of Gemini's OpenAI compatibility layer (thought signatures).

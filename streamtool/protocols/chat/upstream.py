@@ -1,8 +1,8 @@
 """Writer for Chat Completions request bodies to an upstream.
 
-Input from a client of this protocol is forwarded unless it was modified: messages with `raw` and unknown body fields
-are written verbatim. Tools are written only if the conversation still has them; once they have been moved into the
-prompt, no tool-related field is written.
+Input from a client of this protocol is forwarded unless it was modified: messages that have `raw` are written verbatim,
+as are unknown body fields. Tools are written only if the conversation still has them; once they have been moved into
+the prompt, no tool-related field is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -176,8 +176,8 @@ def _choice(choice: ToolChoice, custom: set[str]) -> Json:
 
 
 def _message(message: Message, *, same: bool) -> Iterator[Mapping[str, Json]]:
-    """Yield the wire messages for one message: verbatim if it was read from this protocol (`same`), otherwise built
-    from its parts.
+    """Yield the wire messages for one message: verbatim if it was read from this protocol (`same`), and built from its
+    parts if not.
     """
     if same and message.raw:
         yield from message.raw

@@ -75,8 +75,8 @@ class _Choice:
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply.
 
-    `id`, `created` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange.
-    `forwards` means that the upstream speaks this protocol too, so its events may be forwarded.
+    `id`, `created` and `model` are used unless the `ReplyStart` contains its own values. Call ids come from the
+    exchange. `forwards` means that the upstream speaks this protocol too, so its events may be forwarded.
     """
 
     __slots__ = (

@@ -32,8 +32,8 @@ _STATUSES: Final = {
 
 
 def finish_reason(reason: Reason, *, cut: bool) -> str:
-    """Return the finish reason of a candidate, which complete calls do not affect. `cut` means that an incomplete call
-    was dropped.
+    """Return the finish reason of a candidate; complete calls do not affect it. `cut` means that an incomplete call was
+    dropped.
     """
     if reason is Reason.FILTER:
         return "SAFETY"

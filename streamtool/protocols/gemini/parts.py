@@ -129,8 +129,8 @@ def _call(part: Fields, place: str, ids: PairedCallIds) -> ToolCall:
 
 
 def _result(value: Json, place: str, ids: PairedCallIds) -> ToolResult:
-    """Return a result. Its text is the value of `output`, `result` or `error` if the response has no other key, and the
-    entire response as JSON otherwise.
+    """Return a result. If the response has `output`, `result` or `error` as its only key, the text is the value of that
+    key; if not, the text is the entire response as JSON.
     """
     fields = camel_case_keys(object_at(value, place))
     identity, name = ids.result(words(fields, "id", place) or None, string(fields, "name", place))

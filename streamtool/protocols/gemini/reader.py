@@ -9,9 +9,9 @@ server.
 Facts about Gemini:
 - It sends no end marker. The reply is complete if every candidate has a finish reason when the response ends.
 - If the prompt is blocked, the reply contains no candidates, only the block reason.
-- Thoughts are text parts with a mark. A call is sent complete in one part, often without an id. This part may have a
-  signature, and newer models reject the next request if the call is sent back without its signature. Among parallel
-  calls, only the first has a signature.
+- Thoughts are text parts that are marked as thoughts. A call is sent complete in one part, often without an id. This
+  part may have a signature, and newer models reject the next request if the call is sent back without its signature.
+  Among parallel calls, only the first has a signature.
 - Every chunk reports usage, and the last report is the correct one. Thoughts are counted separately from the answer.
 - An error in the middle of a stream may be bare JSON on several lines between the events, which an event stream parser
   discards. The bytes since the last event are therefore buffered, up to a limit, and searched if the stream is

@@ -2,7 +2,7 @@
 
 The path names the model and selects streaming (`addresses`); the body may name the model too. Keys may be in camel case
 or snake case. Calls and results may lack ids; a result without an id answers the oldest unanswered call to the function
-that it names (`pairing`). The parts of a turn are read by `parts`, and schemas by `schemas`. Source: the reference of
+that it names (`pairing`). The parts of a turn are read by `parts`, and schemas by `schemas`. Sources: the reference of
 the Gemini API and the request types of google-genai 3.4.
 """
 

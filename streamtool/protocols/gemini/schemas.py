@@ -1,4 +1,4 @@
-"""Conversion of Gemini's schemas, in which types are in capitals, to JSON Schema.
+"""Conversion of Gemini's schemas, whose type names are in upper case, to JSON Schema.
 
 The schemas follow OpenAPI 3.0: `nullable` replaces the type `null`. Length limits are strings, because they are 64-bit
 integers. Source: the type `Schema` of google-genai 3.4.

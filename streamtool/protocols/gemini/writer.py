@@ -1,7 +1,7 @@
 """Writer for a stream of Gemini's `generateContent` replies.
 
 Guarantees to the client, whatever the upstream sends:
-- Every chunk contains the model, the id, and candidates with content, role and index.
+- Every chunk contains the model, the id, and candidates that each have content, a role and an index.
 - A part is text, a thought or one complete call. A call with truncated arguments is dropped; the finish reason is then
   `MALFORMED_FUNCTION_CALL`, or the reason for the truncation.
 - Only the last chunk contains usage and finish reasons, with one reason for each candidate.
@@ -76,7 +76,7 @@ class _OutgoingCandidate:
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply, as events.
 
-    `id` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange.
+    `id` and `model` are used unless the `ReplyStart` contains its own values. Call ids come from the exchange.
     """
 
     __slots__ = ("_candidates", "_name", "_started", "_tail", "_usage", "_wanted")

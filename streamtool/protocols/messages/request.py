@@ -1,6 +1,6 @@
 """Reader for Messages request bodies, including requests to count tokens.
 
-The reader is tolerant: `cache_control` and all unknown keys are ignored. Source: the API reference and the request
+The reader is tolerant: `cache_control` and all unknown keys are ignored. Sources: the API reference and the request
 types of anthropic-python 2.12.
 """
 

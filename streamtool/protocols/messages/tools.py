@@ -35,7 +35,7 @@ _SEARCH: Final = "tool_search_tool_"
 
 @frozen
 class ToolOffer:
-    """Tools offered in a request, and notes about the others."""
+    """Tools offered in a request, and notes about the tools that were dropped."""
 
     tools: tuple[Tool, ...]
     dropped: tuple[str, ...]

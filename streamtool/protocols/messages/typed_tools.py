@@ -1,8 +1,8 @@
 """Typed tools of this protocol, with schemas for those that the client runs.
 
 Clients send types such as `bash_20250124` without a schema, so a model that does not know these types would have to
-guess their arguments. The schemas in this module describe them briefly. Source: the tool types of anthropic-python 2.12
-and the API reference.
+guess their arguments. The schemas in this module describe them briefly. Sources: the tool types of anthropic-python
+2.12 and the API reference.
 """
 
 from collections.abc import Callable, Mapping, Sequence

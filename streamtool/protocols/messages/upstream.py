@@ -1,9 +1,9 @@
 """Writer for Messages request bodies to an upstream.
 
-Input from a client of this protocol is forwarded unless it was modified: messages with `raw` and unknown body fields
-are written verbatim. Everything else is converted to the form that the origin requires: leading system text becomes
-`system`, later system text becomes user messages, the first message is a user message, adjacent messages with the same
-role are merged, results precede text, and no text is blank.
+Input from a client of this protocol is forwarded unless it was modified: messages that have `raw` are written verbatim,
+as are unknown body fields. Everything else is converted to the form that the origin requires: leading system text
+becomes `system`, later system text becomes user messages, the first message is a user message, adjacent messages with
+the same role are merged, results precede text, and no text is blank.
 
 Tools are written only if the conversation still has them; once they have been moved into the prompt, no tool-related
 field is written.

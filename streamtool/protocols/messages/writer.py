@@ -74,8 +74,8 @@ class _Block:
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply.
 
-    `id` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange. `forwards`
-    means that the upstream speaks this protocol too, so its events may be forwarded.
+    `id` and `model` are used unless the `ReplyStart` contains its own values. Call ids come from the exchange.
+    `forwards` means that the upstream speaks this protocol too, so its events may be forwarded.
     """
 
     __slots__ = (
@@ -181,7 +181,7 @@ class ReplyWriter(StreamWriter):
 
     def _sign(self, signature: str, out: Out) -> None:
         # The signature is the last delta of its block. The block is closed here, so that a second signature opens a new
-        # one.
+        # block.
         out += (_DELTA % (self._blocks - 1, b"signature_delta", b"signature"), json_string(signature), _SUFFIX)
         self._block.thoughts = None
         self._stop_block(out)

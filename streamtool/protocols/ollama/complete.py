@@ -88,7 +88,7 @@ def end_fields(reason: Reason, usage: Usage, *, cut: bool) -> dict[str, Json]:
     calls.
 
     `cut` means that an incomplete call was dropped. Durations are omitted because they are not measured here; Ollama
-    also omits a duration of zero.
+    itself omits durations of zero.
     """
     return {
         "done": True,

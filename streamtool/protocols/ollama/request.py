@@ -4,7 +4,7 @@ A message has one string of text, a separate list of images, and calls whose arg
 usually have no ids: a result names its tool and answers the oldest unanswered call to that tool (`pairing`). Requests
 to `/api/generate` have no tools, and their prompt becomes a user message. Fields that only a local server can honor
 (`raw`, `suffix`, `template`) are dropped if the upstream speaks another protocol. The protocol has no tool choice.
-Replies are streamed by default. Source: the request types of ollama-python 0.6 and ollama-js 0.6, and the API
+Replies are streamed by default. Sources: the request types of ollama-python 0.6 and ollama-js 0.6, and the API
 documentation.
 """
 

@@ -104,8 +104,8 @@ def _options(conversation: Conversation, model: ModelSettings) -> dict[str, Json
 
 
 def _wired(message: Message, names: Mapping[str, str], *, same: bool) -> Iterator[Mapping[str, Json]]:
-    """Yield the wire messages for one message: verbatim if it was read from this protocol (`same`), otherwise built
-    from its parts.
+    """Yield the wire messages for one message: verbatim if it was read from this protocol (`same`), and built from its
+    parts if not.
     """
     yield from message.raw if same and message.raw else _message(message, names)
 

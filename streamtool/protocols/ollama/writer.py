@@ -1,10 +1,10 @@
 """Writer for Ollama's stream: one JSON object per line.
 
 Guarantees to the client, whatever the upstream sends:
-- Every line is one object with model, time and `done`.
+- Every line is one object that contains the model, the time and `done`.
 - A line contains text, reasoning or one complete call. A call with truncated arguments is dropped, and the finish
   reason is then `length`.
-- Only the last line is `done`; it contains the finish reason and the usage.
+- Only the last line has `done: true`; it contains the finish reason and the usage.
 - If the reply fails, a line with an error replaces the last line.
 
 Theory of operation. A line of text consists of a constant prefix, one JSON string and a constant suffix. The protocol
@@ -59,7 +59,7 @@ class _Line:
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply from `/api/chat`.
 
-    `created` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange.
+    `created` and `model` are used unless the `ReplyStart` contains its own values. Call ids come from the exchange.
     """
 
     __slots__ = (

@@ -22,7 +22,10 @@ ENDED_EARLY: Final = frozenset({"failed", "cancelled"})
 """Statuses of a response that ended before it was complete."""
 BREAK: Final = b"\n\n"
 """Terminator of an event."""
-_LOST: Final = {"code": "server_error", "message": "The server that made this response has stopped; create it again."}
+_LOST: Final = {
+    "code": "server_error",
+    "message": "The server that was generating this response has stopped; create the response again.",
+}
 
 
 def lease_key(id: str) -> str:

@@ -1,4 +1,4 @@
-"""Stored conversations: lists of items that grow with each response to a request that names the conversation.
+"""Stored conversations: lists of items. A list grows with every response to a request that names its conversation.
 
 A conversation is stored as one value under its id and is rewritten with every addition. It therefore supports one
 request at a time: if two requests continue it concurrently, the one that finishes last overwrites the other's items.
@@ -21,7 +21,7 @@ from streamtool.settings import LimitSettings
 CONVERSATION_ID: Final = "conv_"
 """Prefix of a conversation's id."""
 _MOST: Final = 20
-"""Maximum number of items added by one request, which is also the origin's limit."""
+"""Maximum number of items that one request may add; the origin has the same limit."""
 
 
 @frozen

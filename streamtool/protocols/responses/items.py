@@ -3,7 +3,7 @@
 The input is one flat list in which messages, reasoning, calls and results are separate items. Adjacent assistant items
 become one message with its calls, and adjacent results become one user message. Items with a role but no `type` are
 messages. Items of the origin's own tools (such as `web_search_call`) and items that only the origin can read (such as a
-`compaction` by another server) are dropped and logged; the items around a dropped item count as adjacent.
+`compaction` written by another server) are dropped and logged; the items around a dropped item count as adjacent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -213,7 +213,7 @@ def _call(fields: Fields, place: str, *, custom: bool) -> ToolCall:
 
 
 def _thoughts(fields: Fields) -> list[str]:
-    """Return the texts of a reasoning item's content, or of its summary if it has no content."""
+    """Return the pieces of text in a reasoning item's content, or in its summary if it has no content."""
     for key in ("content", "summary"):
         value = fields.get(key)
         parts = value if isinstance(value, list) else ()

@@ -3,7 +3,7 @@
 A client of this protocol may omit items that the server has already seen: `previous_response_id` represents all items
 of an earlier request and its reply, `conversation` represents the items of a stored conversation, and an
 `item_reference` represents one item of an earlier reply. `all_items` inserts these items; `store_entries` returns the
-entries that must be stored for this purpose. The caller decides where and how long values are stored; this module
+entries that must be stored for this purpose. The caller decides where and for how long values are stored; this module
 handles only ids and bytes. Stored items count toward the body's size limit, so that a short request cannot expand into
 a huge one.
 """

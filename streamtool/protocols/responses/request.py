@@ -1,9 +1,9 @@
 """Reader for Responses request bodies.
 
-The reader accepts the oddities that real agents send. It rejects anything that cannot be honored (such as a prompt
-stored at the origin) with a `RequestError` whose `param` names the invalid field. If the request refers to earlier
-items, the conversation's `raw["input"]` contains all items, beginning with the earlier ones; otherwise, `raw` is the
-body as received. Source: the OpenAI API reference and the request types of openai-python 3.52.
+The reader accepts the oddities that real agents send. For anything that cannot be honored (such as a prompt stored at
+the origin), it raises a `RequestError` whose `param` names the invalid field. If the request refers to earlier items,
+the conversation's `raw["input"]` contains all items, beginning with the earlier ones; otherwise, `raw` is the body as
+received. Sources: the OpenAI API reference and the request types of openai-python 3.52.
 """
 
 from typing import Final
@@ -92,8 +92,8 @@ def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
     """Return a conversation without messages for a body that `read_request` rejects, or None if the body involves
     tools.
 
-    A request without tools is forwarded verbatim, because the upstream may understand it. None is returned for a body
-    that refers to stored items too, because these may involve tools.
+    A request without tools is forwarded verbatim, because the upstream may understand it. None is also returned for a
+    body that refers to stored items, because these may involve tools.
     """
     raw = body_fields(body, limits)
     if any(raw.get(key) not in (None, False) for key in _NOT_FORWARDABLE):

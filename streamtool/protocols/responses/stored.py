@@ -1,4 +1,4 @@
-"""Reading, writing and deleting of stored responses.
+"""Functions that read and write stored responses.
 
 `memory.store_entries` divides a response into two parts: its items, from which later requests continue, and its head,
 which is the response object without its output. Source: `resources/responses` and
@@ -26,7 +26,7 @@ class StoredResponse:
     head: dict[str, Json]
     """Response object without its output."""
     given: list[Json]
-    """Input items of the response's request."""
+    """Input items of the request that produced the response."""
     output: list[Json]
 
     @property
@@ -81,7 +81,7 @@ def write_deleted(id: str) -> bytes:
 
 
 def write_input_items(response: StoredResponse, asked: Mapping[str, str]) -> bytes:
-    """Return the list of input items of a response's request, as selected by the query `asked`. Raises RequestError.
+    """Return one page of a response's input items, as selected by the query `asked`. Raises RequestError.
 
     An item that the client sent without an id gets an id that is derived from the item's position.
     """

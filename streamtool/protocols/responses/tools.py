@@ -35,7 +35,7 @@ from streamtool.settings import LimitSettings
 
 @frozen
 class ToolOffer:
-    """Tools offered in a request, and notes about dropped ones."""
+    """Tools offered in a request, and notes about the tools that were dropped."""
 
     tools: tuple[Tool, ...]
     dropped: tuple[str, ...]
@@ -96,7 +96,7 @@ def _group(
             if len(name) > limits.name:
                 raise refused(
                     f"{inside}.name",
-                    f"A tool's name and its namespace must not exceed {limits.name} characters together (limits.name).",
+                    f"A tool's name and namespace must not exceed {limits.name} characters in total (limits.name).",
                 )
             description = "\n".join(filter(None, (about, tool.description)))
             yield evolve(tool, name=name, description=description, namespace=group), inside

@@ -1,9 +1,10 @@
 """Writer for Responses request bodies to an upstream.
 
-Input from a client of this protocol is forwarded unless it was modified: the original items of a message with `raw` and
-unknown body fields are written verbatim. The id of an earlier response is not forwarded, because that response's items
-are already in the input. Tools are written only if the conversation still has them; once they have been moved into the
-prompt, no tool-related field is written. Source: `types/responses/response_create_params.py` of openai-python 3.54.
+Input from a client of this protocol is forwarded unless it was modified: for a message that has `raw`, the original
+items are written verbatim, as are unknown body fields. The id of an earlier response is not forwarded, because that
+response's items are already in the input. Tools are written only if the conversation still has them; once they have
+been moved into the prompt, no tool-related field is written. Source: `types/responses/response_create_params.py` of
+openai-python 3.54.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -149,8 +150,8 @@ def _choice(choice: ToolChoice, custom: set[str]) -> Json:
 
 
 def _items(message: Message, custom: set[str], *, same: bool) -> Iterator[Fields]:
-    """Yield the items for one message: verbatim if it was read from this protocol (`same`), otherwise built from its
-    parts.
+    """Yield the items for one message: verbatim if it was read from this protocol (`same`), and built from its parts if
+    not.
     """
     if same and message.raw:
         yield from message.raw

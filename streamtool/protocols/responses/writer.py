@@ -7,16 +7,16 @@ Guarantees to the client, whatever the upstream sends (each is required by at le
 - The `done` events and the final response contain exactly the content that was streamed.
 - Arguments are one JSON object, unless the call is incomplete.
 - The last event is `response.completed`, `response.incomplete` or, after an `error` event, `response.failed`. The
-  protocol has no event for a cancelled response, whose stream ends with `response.failed` without an error, and whose
-  status is `cancelled`.
+  protocol has no event for a cancelled response: its stream ends with `response.failed`, without an `error` event, and
+  its status is `cancelled`.
 
 Theory of operation. One item is open at a time: a message, reasoning or a call. A delta is one JSON string, inserted
 into a template that is built when the item opens. The string is appended verbatim to the item's previous strings, from
 which the events that close the item are built. Repeated content is therefore identical to the streamed content, and the
 cost of a delta does not depend on its position. A call to a typed tool is buffered until it is complete, but shell
-commands are streamed (`typed_calls`). An item's id is the reply's own id with a number; it requires no randomness, and
-it is unique in the conversation because the reply's id is unique. Whitespace after a call is buffered until text
-follows.
+commands are streamed (`typed_calls`). An item's id is built from the reply's own id and a number; it requires no
+randomness, and it is unique in the conversation because the reply's id is unique. Whitespace after a call is buffered
+until text follows.
 """
 
 import re
@@ -125,9 +125,9 @@ class _Output:
 class ReplyWriter(StreamWriter):
     """Writer for one streamed reply.
 
-    `id`, `created` and `model` are used unless the `ReplyStart` contains its own. Call ids come from the exchange.
-    Events are never forwarded, even if the upstream speaks this protocol too (`forwards`), because the sequence numbers
-    differ.
+    `id`, `created` and `model` are used unless the `ReplyStart` contains its own values. Call ids come from the
+    exchange. Events are never forwarded, even if the upstream speaks this protocol too (`forwards`), because the
+    sequence numbers differ.
     """
 
     __slots__ = (
@@ -158,7 +158,7 @@ class ReplyWriter(StreamWriter):
         """Final response object; None if the reply is not complete yet or has failed."""
         self._conversation = conversation
         self._name = ReplyStart(id, created, model)
-        # tools that have a different name at the client, input that is not JSON, or a dedicated item type
+        # tools that the client knows by a different name, that accept non-JSON input, or that have their own item type
         self._tools = {tool.name: tool for tool in conversation.tools if tool.namespace or tool.custom or tool.kind}
         self._response: ResponseObject | None = None  # None before the reply begins
         self._sequence = 0
@@ -186,7 +186,7 @@ class ReplyWriter(StreamWriter):
 
     def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
         if event.index != self._item.call or not event.text or event.choice:
-            self._typed_arguments(event, out)  # a typed call's, a call's that is not open, or empty
+            self._typed_arguments(event, out)  # typed call, call that is not open, or no text
             return
         if self._item.blank:
             self._item.blank = event.text.isspace()

@@ -77,7 +77,7 @@ class BodySniffer:
         return self._events(self.stream, start)
 
     def close(self) -> list[sse.ServerSentEvent]:
-        """Return the last event of a stream, if it is not terminated by a blank line, as a list."""
+        """Return a list with the last event of a stream if no blank line terminates that event, or an empty list."""
         body = self.body
         if body is not None and body[:1] == b"<":
             self.error = not_a_reply_error(body)

@@ -109,7 +109,7 @@ def _deeper(value: Json, depth: int) -> bool:
 
 
 def object_at(value: Json, place: str | None, sentence: str = "The value must be a JSON object.") -> Fields:
-    """Return the value if it is an object; otherwise, raise RequestError."""
+    """Return the value, which must be an object. Raises RequestError."""
     if not isinstance(value, dict):
         raise refused(place, sentence)
     return value
@@ -219,7 +219,7 @@ def check_tool_count(count: int, limits: LimitSettings, place: str) -> None:
     """Raise TooLargeError if there are more tools than the limit allows."""
     if count > limits.tools:
         raise TooLargeError(
-            f"More than {limits.tools} tools in one request (limits.tools).", param=place, code="too_many_tools"
+            f"The request has more than {limits.tools} tools (limits.tools).", param=place, code="too_many_tools"
         )
 
 

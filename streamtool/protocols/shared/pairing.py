@@ -1,4 +1,4 @@
-"""Pairing of calls with results if ids are missing, for protocols that identify calls by name and order.
+"""Pairing of calls with results when ids are missing, for protocols that identify calls by name and order.
 
 A call without an id gets an id that no other call in the history has. A result with an id belongs to the call with that
 id. A result without an id belongs to the oldest unanswered call with the same name, or, if the result has no name
@@ -23,7 +23,7 @@ class PairedCallIds:
         """Call ids by name, and all call ids under None. Ids of answered calls are skipped."""
 
     def call(self, given: str | None, name: str) -> str:
-        """Return the call's own id if it has one, or a new id otherwise."""
+        """Return the call's own id, or a new id if it has none."""
         while given is None:
             self._count += 1
             made = f"call_{self._count}"

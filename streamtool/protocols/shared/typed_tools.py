@@ -34,7 +34,7 @@ class TypedTool:
     the tool.
     """
     condition: str = ""
-    """Condition for the client to run the tool; if the condition is not met, the origin runs it."""
+    """Condition that must be met for the client to run the tool; if it is not met, the origin runs the tool."""
 
     def matches(self, kind: str) -> bool:
         """Return whether the row describes tools of this type."""

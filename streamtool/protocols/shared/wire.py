@@ -57,7 +57,7 @@ def more_values(data: bytes, limit: int) -> bool:
     found = begin = 0
     for sign in _BEFORE_VALUES:
         found += data.count(sign)
-    if found <= limit:  # nearly always the case, although those in strings are counted too
+    if found <= limit:  # nearly always true, although commas and brackets in strings are counted too
         return False
     found = 0
     while found <= limit:
@@ -213,14 +213,14 @@ class Joiner:
         return bool(self._high)
 
     def close(self) -> str:
-        """Return U+FFFD if a surrogate is buffered, or an empty string otherwise."""
+        """Return U+FFFD if a surrogate is buffered, or an empty string if not."""
         text = "\ufffd" if self._high else ""
         self._high = ""
         return text
 
 
 def with_key(headers: list[tuple[bytes, bytes]], header: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the headers, with the API key, if they contain one, moved to `header`. All names are in lower case."""
+    """Return the headers with the API key, if there is one, moved to `header`. All names are in lower case."""
     found = {name: value for name, value in headers if name in KEY_HEADERS}
     rest = [pair for pair in headers if pair[0] not in KEY_HEADERS]
     scheme, _, bearer = found.get(b"authorization", b"").partition(b" ")
