@@ -173,14 +173,17 @@ def shown(**fields: Any) -> Script:
 
 
 def answering(props: Script, show: Script = NOT_FOUND, said: Script | None = None) -> Callable[[Recorded], Script]:
-    """Return a server that shows templates like llama.cpp or Ollama and answers other requests after a moment."""
+    """Return a server that shows templates like llama.cpp or Ollama. It answers the first other request after a moment,
+    so that the template is known before the second one.
+    """
+    first = [Pause(0.3)]
 
     def answer(request: Recorded) -> Script:
         if request.path == "/props":
             return props
         if request.path == "/api/show":
             return show
-        return said or Script((Pause(0.3), *text("Hi.").steps))
+        return said or Script((*([first.pop()] if first else []), *text("Hi.").steps))
 
     return answer
 
