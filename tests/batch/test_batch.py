@@ -132,8 +132,8 @@ def test_tools_are_read_from_each_record(tmp_path: Path):
 
 
 def test_a_killed_run_is_resumed(tmp_path: Path):
-    written(tmp_path, "a.jsonl", records(30_000))
-    written(tmp_path, "b.json", records(3_000))
+    written(tmp_path, "a.jsonl", [{"about": "x" * 500, **record} for record in records(9_000)])  # several batches
+    written(tmp_path, "b.json", records(900))
     whole = command("a.jsonl", "b.json", "--field", "out.choices.0.text", "--jobs", "2", cwd=tmp_path)
     arguments = ["a.jsonl", "b.json", "--field", "out.choices.0.text", "--jobs", "2", "--output", "out.jsonl"]
     argv = [sys.executable, "-m", "streamtool", "parse", *arguments]
