@@ -7,7 +7,7 @@ random walk over these sets. No code is shared with the code that makes constrai
 import json
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 END = 256
 """Token that ends a sentence."""
@@ -155,13 +155,19 @@ class _Bytes:
 
 
 class _LlguidanceMatcher:
+    _known: ClassVar[dict[bytes, list[int]]] = {}
+    """The bytes that a mask allows. Few masks differ."""
+
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
 
     def allowed(self) -> Collection[int]:
         if self._matcher.is_stopped():
             return [END]
-        return list(_bits(self._matcher.compute_bitmask(), 8))
+        mask = self._matcher.compute_bitmask()
+        if mask not in self._known:
+            self._known[mask] = list(_bits(mask, 8))
+        return self._known[mask]
 
     def take(self, token: int) -> None:
         assert self._matcher.consume_token(token), self._matcher.get_error()
@@ -169,4 +175,5 @@ class _LlguidanceMatcher:
 
 def _bits(words: Iterable[int], width: int) -> Iterator[int]:
     for i, word in enumerate(words):
-        yield from (at for bit in range(width) if word >> bit & 1 and (at := i * width + bit) <= END)
+        if word:
+            yield from (at for bit in range(width) if word >> bit & 1 and (at := i * width + bit) <= END)

@@ -27,7 +27,11 @@ class CheckedParser(Parser):
 
     def feed(self, text: str) -> list[Event]:
         """Return the events of this piece of the reply."""
-        return self._checked(super().feed(text))
+        events = super().feed(text)
+        if events:
+            return self._checked(events)
+        self._machine.frames.trace = [self.state]
+        return events
 
     def close(self, reason: str | None = None) -> list[Event]:
         """Return the last events."""
@@ -44,10 +48,11 @@ class CheckedParser(Parser):
     def _checked(self, events: list[Event]) -> list[Event]:
         if events:
             visited = {*self.visited}
+            legal = set().union(*(EMITS[state] for state in visited))
             for event in events:
                 if wrong := self._order.violations_by(event):
                     raise AssertionError(f"{event}: {wrong}")
-                if not any(type(event) in EMITS[state] for state in visited):
+                if type(event) not in legal:
                     raise AssertionError(f"{event} is not legal in any of {visited}")
         self._machine.frames.trace = [self.state]
         return events

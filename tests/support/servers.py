@@ -110,7 +110,7 @@ class PromptServer(uvicorn.Server):
             one.close()
         for connection in [*self.server_state.connections]:
             connection.shutdown()
-        while self.server_state.connections or self.server_state.tasks:
+        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110  uvicorn has no event for this
             await asyncio.sleep(0.005)
         await self.lifespan.shutdown()
 
