@@ -16,6 +16,7 @@ import httpx
 import pytest
 from rich.cells import cell_len
 from support import dialects
+from support.forked import Forked
 
 from statemachine import FORMATS, OPT_IN, Call, parse, write
 from streamtool.cli import main
@@ -59,6 +60,11 @@ def process(*argv: str, code: str | None = None, **options: object) -> subproces
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"} | options
     return subprocess.Popen([sys.executable, *start], env=env, **pipes)
+
+
+def forked(*argv: str) -> Forked:
+    """Start a command line in a separate process, forked from one that has imported it."""
+    return Forked([*argv], {**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def events(out: str) -> list[dict[str, object]]:
@@ -595,8 +601,7 @@ def test_demo_reports_its_error_once(run, monkeypatch):
 
 
 def test_demo_exits_quietly_on_a_closed_pipe():
-    child = process("demo", "--delay", "0.01")
-    assert child.stdout is not None
+    child = forked("demo", "--delay", "0.01")
     assert child.stderr is not None
     for line in child.stdout:
         if "the model writes" in line:
@@ -638,13 +643,12 @@ def test_demo_needs_the_environment_variable_with_the_key(run):
 
 
 def test_interrupted_demo_exits_with_130():
-    child = process("demo", "--delay", "5")
-    assert child.stdout is not None
+    child = forked("demo", "--delay", "5")
     for line in child.stdout:
         if "the model writes" in line:
             break
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=20)
+    _, err = child.communicate()
     assert (child.returncode, err) == (130, "")
 
 
@@ -659,8 +663,7 @@ def test_interrupted_demo_exits_with_130():
 ])  # fmt: skip
 def test_the_curl_command_printed_by_serve_works(server, stop, code, monkeypatch):
     monkeypatch.setenv("STREAMTOOL_FORMATS", "tool_call")  # fast to compile
-    child = process("serve", "--port", "0", "--server", server)
-    assert child.stdout is not None
+    child = forked("serve", "--port", "0", "--server", server)
     said = []
     for line in child.stdout:
         said.append(line)
@@ -677,7 +680,7 @@ def test_the_curl_command_printed_by_serve_works(server, stop, code, monkeypatch
     assert '"name":"get_weather"' in reply.text
     assert reply.text.endswith("data: [DONE]\n\n")
     child.send_signal(stop)
-    _, err = child.communicate(timeout=20)
+    _, err = child.communicate()
     assert child.returncode == code
     assert re.fullmatch(r"streamtool: sample: tools 1, calls 1 \(tool_call\) \(\d+\.\d\d s\)\n", err)
 
@@ -715,8 +718,8 @@ def test_serve_exits_with_1_if_it_cannot_start(server, tmp_path):
     (tmp_path / "s.toml").write_text(
         'formats = ["tool_call"]\n[mcp.notes]\ncommand = "/nowhere/at/all"\ntools = ["*"]\n[[model]]\nmatch = "*"\nmcp = ["notes"]\n'
     )
-    child = process("serve", "--port", "0", "--server", server, "--config", str(tmp_path / "s.toml"))
-    _, err = child.communicate(timeout=20)
+    child = forked("serve", "--port", "0", "--server", server, "--config", str(tmp_path / "s.toml"))
+    _, err = child.communicate()
     assert child.returncode == 1
     assert "the MCP server notes cannot be opened" in err
     assert "Traceback" not in err

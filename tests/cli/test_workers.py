@@ -5,8 +5,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +15,8 @@ import httpx
 import openai
 import pytest
 from support.dialects import chat
-from support.servers import ROOT, Process, uvicorn_server, wait_for
+from support.forked import Forked
+from support.servers import Process, uvicorn_server, wait_for
 
 SERVERS = ("uvicorn", "hypercorn")
 STREAMS = 16
@@ -186,14 +185,10 @@ def test_with_a_json_log_nothing_else_is_written(tmp_path: Path, workers: int):
 
 def test_logging_to_standard_output(tmp_path: Path):
     env = {"STREAMTOOL_LOG": "json", "STREAMTOOL_LOG_TO": "stdout"}
-    argv = [sys.executable, "-m", "streamtool", "serve", "--port", "0"]
-    with subprocess.Popen(
-        argv, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    ) as child:
-        assert child.stdout is not None
-        assert "listens on http://127.0.0.1:" in json.loads(child.stdout.readline())["message"]
-        child.send_signal(signal.SIGTERM)
-        assert child.communicate(timeout=30)[1] == ""
+    child = Forked(["serve", "--port", "0"], {**os.environ, **env})
+    assert "listens on http://127.0.0.1:" in json.loads(child.stdout.readline())["message"]
+    child.send_signal(signal.SIGTERM)
+    assert child.communicate()[1] == ""
 
 
 def test_a_server_that_cannot_start_exits_immediately(tmp_path: Path):
@@ -201,17 +196,17 @@ def test_a_server_that_cannot_start_exits_immediately(tmp_path: Path):
         settings("sample", "workers = 2") + '[mcp.gone]\ncommand = "no-such-command-anywhere"\ntools = ["a"]\n'
         '[[model]]\nmatch = "*"\nmcp = ["gone"]\n'
     )
-    argv = [sys.executable, "-m", "streamtool", "serve", "--port", "0", "--config", str(tmp_path / "settings.toml")]
-    ended = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    ended = Forked(["serve", "--port", "0", "--config", str(tmp_path / "settings.toml")], {**os.environ})
+    out, err = ended.communicate()
     assert ended.returncode == 1
-    assert "the MCP server gone cannot be opened" in ended.stderr
-    assert "a worker did not start" in ended.stderr
-    assert not ended.stdout
+    assert "the MCP server gone cannot be opened" in err
+    assert "a worker did not start" in err
+    assert not out
 
 
 def test_a_port_in_use(tmp_path: Path):
     with Process(tmp_path, "uvicorn", settings("sample"), workers=2) as process:
         for workers in ("1", "2"):
-            argv = [sys.executable, "-m", "streamtool", "serve", "--port", str(process.port), "--workers", workers]
-            ended = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
-            assert (ended.returncode, "Address already in use" in ended.stderr) == (1, True)
+            ended = Forked(["serve", "--port", str(process.port), "--workers", workers], {**os.environ})
+            _, err = ended.communicate()
+            assert (ended.returncode, "Address already in use" in err) == (1, True)

@@ -14,6 +14,7 @@ import pytest
 from support.inspected import CALL, TOOLS, model
 from support.servers import DEADLINE, ROOT, hypercorn_server, uvicorn_server
 
+from streamtool.cli import main
 from streamtool.proxy import Proxy
 
 BODY = {"model": "m", "stream": True, "tools": TOOLS, "messages": [{"role": "user", "content": "What is the weather?"}]}
@@ -96,8 +97,7 @@ def test_a_command_shows_the_parse_of_a_text(tmp_path: Path):
         (("parse", "README.md", "--page", "--json"), "--page shows a single reply"),
     ],
 )
-def test_invalid_input_is_an_error_message(arguments, sentence):
-    done = subprocess.run(
-        [sys.executable, "-m", "streamtool", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and sentence in done.stderr
+def test_invalid_input_is_an_error_message(arguments, sentence, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert main([*arguments]) == 2
+    assert sentence in capsys.readouterr().err

@@ -45,20 +45,30 @@ FORKERS: list[int] = []
 
 
 class Forked:
-    """A command line in its own process, with the methods of `subprocess.Popen` that the tests need."""
+    """A command line in its own process, with the methods of `subprocess.Popen` that the tests need.
 
-    def __init__(self, argv: list[str], env: dict[str, str], stderr: IO[str]) -> None:
+    Standard output is a pipe, and so is standard error unless a file is given for it.
+    """
+
+    def __init__(self, argv: list[str], env: dict[str, str], stderr: IO[str] | None = None) -> None:
         self.returncode: int | None = None
         read, write = os.pipe()
+        errors = os.pipe() if stderr is None else ()
+        self.stderr = open(errors[0], encoding="utf-8") if errors else None  # noqa: PTH123, SIM115  as `stdout`
         given = {"argv": argv, "env": env, "cwd": os.getcwd()}  # noqa: PTH109  a string is sent
         prctl = ctypes.CDLL(None).prctl
         prctl(ADOPT, 1, 0, 0, 0)
         with open(os.devnull) as stdin:  # noqa: PTH123  a descriptor is sent
-            socket.send_fds(forker(), [json.dumps(given).encode()], [stdin.fileno(), write, stderr.fileno()])
+            socket.send_fds(
+                forker(),
+                [json.dumps(given).encode()],
+                [stdin.fileno(), write, stderr.fileno() if stderr else errors[1]],
+            )
         self.pid = int(forker().recv(64))
         assert forker().recv(64) == b"adopted"
         prctl(ADOPT, 0, 0, 0, 0)
-        os.close(write)
+        for written in (write, *errors[1:]):
+            os.close(written)
         self.stdout = open(read, encoding="utf-8")  # noqa: PTH123, SIM115  closed by `communicate`
 
     def poll(self) -> int | None:
@@ -85,12 +95,15 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self) -> tuple[str, None]:
-        """Read to the end of standard output, then wait for the process."""
-        with self.stdout:
-            out = "" if self.stdout.closed else self.stdout.read()
+    def communicate(self) -> tuple[str, str]:
+        """Read both pipes to their ends, then wait for the process. Errors are read last, so they have to be short."""
+        read = ["", ""]
+        for number, pipe in enumerate((self.stdout, self.stderr)):
+            if pipe is not None and not pipe.closed:
+                with pipe:
+                    read[number] = pipe.read()
         self.wait(60)
-        return out, None
+        return read[0], read[1]
 
 
 @cache

@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
+from support.forked import Forked
 from support.servers import Served
 
 RESPONSES = "/v1/responses"
@@ -23,14 +23,12 @@ def ask(served: Served, **fields: Any) -> httpx.Response:
 def served_by(variables: Mapping[str, str]) -> Iterator[Served]:
     """Run a proxy in a separate process with these environment variables."""
     variables = {"STREAMTOOL_FORMATS": "tool_call", **variables}
-    command = [sys.executable, "-m", "streamtool", "serve", "--port", "0"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(command, env=os.environ | variables, **pipes) as process:
-        assert process.stdout
-        try:
-            port = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
-            assert port
-            yield Served(int(port[1]), lambda: 0)
-        finally:
-            process.terminate()
-            process.communicate(timeout=20)
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123  a descriptor is sent
+        process = Forked(["serve", "--port", "0"], os.environ | variables, nowhere)
+    try:
+        port = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+        assert port
+        yield Served(int(port[1]), lambda: 0)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
