@@ -73,11 +73,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 LONGEST = (
-    "test_batch", "test_site", "test_formats", "test_hostile_requests", "test_cli", "test_event_loop", "test_workers",
-    "test_parser_properties", "test_constraints", "test_servers", "test_refusal_deltas", "test_conversation",
-    "test_shutdown", "test_reload", "test_forcing", "test_background", "test_docs",
+    "test_cli", "test_formats", "test_site", "test_parser_properties", "test_slow_clients", "test_hostile_requests",
+    "test_page", "test_batch", "test_workers", "test_event_loop", "test_servers", "test_constraints", "test_shutdown",
+    "test_json_text", "test_store_failures", "test_constraints_engines", "test_failover", "test_parser_scaling",
+    "test_chat_templates", "test_prose", "test_probe", "test_held", "test_reload", "test_parameters_body",
+    "test_conversation", "test_clients", "test_background", "test_refusal_deltas", "test_docs", "test_forcing",
 )  # fmt: skip
-"""The modules that take longest: they begin first, so that none of them runs alone at the end."""
+"""The modules that take longest: they begin first, so that none of them runs alone at the end. Those that wait for
+sockets and processes alternate with those that compute.
+"""
 
 
 @pytest.hookimpl(wrapper=True)
