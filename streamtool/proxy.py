@@ -106,6 +106,10 @@ class Proxy:
         self.circuits = circuits_of(settings.upstreams, self._tools.observers.metrics)
         """The upstreams' circuits, by name."""
         self._routes = with_fallbacks(settings.upstreams, self._apps, self.circuits, settings.limits)
+        self._checked = False
+        """Whether `/readyz` has been requested."""
+        self._stops = False
+        """Whether a stop has been announced."""
         self.keeps_store = False
         """Whether to leave the store open when this proxy is closed, because another proxy still uses it."""
         self._gateway: McpGateway | None = None
@@ -185,6 +189,14 @@ class Proxy:
             yield
         await self.aclose()
 
+    def announce_stop(self) -> float:
+        """Answer 503 on `/readyz` from now on, but continue to serve. Return for how many seconds to do so.
+
+        Load balancers that check `/readyz` need that time to notice; without any, it is 0.
+        """
+        self._stops = True
+        return self.settings.shutdown_delay if self._checked else 0.0
+
     async def drain(self, seconds: float) -> None:
         """Reject new requests (503), let open requests continue for `seconds`, and then end them with an error.
 
@@ -203,6 +215,7 @@ class Proxy:
             await _respond(send, b'{"status":"ok"}')
             return
         if path == READY:
+            self._checked = True
             status, said = self._readiness()
             await _respond(send, json.dumps(said, separators=(",", ":")).encode(), status=status)
             return
@@ -227,7 +240,7 @@ class Proxy:
 
     def _readiness(self) -> tuple[int, Mapping[str, object]]:
         """Return the status and body of the readiness check."""
-        if self._tools.gate.draining:
+        if self._stops or self._tools.gate.draining:
             return 503, {"status": "draining"}
         if not any(upstream.health or upstream.fallbacks for upstream in self.settings.upstreams.values()):
             return 200, {"status": "ready"}

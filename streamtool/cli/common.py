@@ -74,9 +74,11 @@ def read_source(name: str) -> bytes:
             raise SettingsError(f"{name} cannot be read: {error.strerror}", param=name) from None
 
 
-def read_settings(config: str | None, overrides: Mapping[str, Any]) -> "Settings":
-    """Load the settings from flags, the environment and a file (`config`, or the one named by STREAMTOOL_CONFIG)."""
-    name = config or os.environ.get(CONFIG)
+def read_settings(config: str | None, overrides: Mapping[str, Any], *, file: bool = True) -> "Settings":
+    """Load the settings from flags, the environment and, unless disabled, a file: `config`, or the file named by
+    STREAMTOOL_CONFIG.
+    """
+    name = (config or os.environ.get(CONFIG)) if file else None
     try:
         text = read_source(name).decode() if name else None
     except UnicodeDecodeError:

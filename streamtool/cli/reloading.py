@@ -83,6 +83,10 @@ class ReloadingProxy:
             for proxy in list(self._replaced):
                 tasks.start_soon(proxy.drain, seconds)
 
+    def announce_stop(self) -> float:
+        """Announce a stop like `Proxy.announce_stop`, for the current proxy."""
+        return self._proxy.announce_stop()
+
     async def reload(self) -> None:
         """Load the settings and use them to serve new requests. If this fails, log the reason and change nothing."""
         before = self._proxy
@@ -93,6 +97,9 @@ class ReloadingProxy:
             await self._tasks.start(self._serve, proxy)
         except StreamtoolError as error:
             _log.error("the settings were not reloaded: %s", error.message)
+            return
+        except Exception:  # noqa: BLE001  whatever is wrong with the new settings, the old ones are still right
+            _log.exception("the settings were not reloaded")
             return
         logs.configure(settings)
         proxy.when_quiet(self._quiet)

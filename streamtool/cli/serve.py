@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from streamtool.cli.workers import BACKLOG, SharedState, Workers, bind_sockets
 from streamtool.core.errors import SettingsError, StreamtoolError
 from streamtool.observe import logs
 from streamtool.server.services import open_phrases
-from streamtool.settings import LimitSettings, Settings
+from streamtool.settings import LimitSettings, Settings, check_reload
 from streamtool.settings import check as check_safety
 from streamtool.upstream.chat_templates import ChatTemplates
 
@@ -70,8 +71,11 @@ class ServeFlags:
     inspect: bool = False
     contents: bool = False
 
-    def settings(self) -> Settings:
-        """Return the settings that result from these flags, the environment and the file. Raises SettingsError."""
+    def settings(self, *, file: bool = True) -> Settings:
+        """Return the settings that result from these flags, the environment and, unless disabled, the file.
+
+        Raises SettingsError.
+        """
         if self.upstream is None and (self.protocol is not None or self.key_env is not None):
             raise SettingsError("--protocol and --key-env require --upstream")
         if self.server not in SERVERS:
@@ -84,7 +88,7 @@ class ServeFlags:
         if self.model is not None:
             overrides["model"] = [{"match": "*", "use": self.model}]
         try:
-            found = read_settings(self.config, overrides)
+            found = read_settings(self.config, overrides, file=file)
         except SettingsError as error:
             flag = next((flag for path, flag in _FLAGS.items() if error.message.startswith(path)), None)
             if flag is None:
@@ -94,7 +98,24 @@ class ServeFlags:
             host = found.host if self.host is None else self.host
             port = found.port if self.port is None else self.port
             found = evolve(found, listen=address(host, port))
-        return check_safety(found)
+        return check_safety(found) if file else found
+
+
+class Reloads:
+    """The settings of a running server, read again for each reload. `listen`: the address it listens on."""
+
+    def __init__(self, flags: ServeFlags, settings: Settings) -> None:
+        self._flags = flags
+        self._current = settings
+        self._listen = settings.listen
+
+    def read(self) -> Settings:
+        """Return the current settings. Raises SettingsError for settings that must not replace the previous ones."""
+        settings, unset = self._flags.settings(), None
+        with suppress(SettingsError):  # variables may complete a table that begins in the file
+            unset = self._flags.settings(file=False)
+        self._current = check_reload(self._current, settings, unset=unset, listen=self._listen)
+        return settings
 
 
 def run(flags: ServeFlags, *, only_check: bool) -> None:
@@ -122,14 +143,15 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
 
 def _serve_alone(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
     """Serve in this process and return the signals that ended it."""
+    reloads = Reloads(flags, settings)
     settings = _with_affordable_limits(settings)
 
     def begun() -> None:
         announce(settings, listening, screen)
 
-    proxy = ReloadingProxy(
-        settings, lambda: _with_affordable_limits(flags.settings()), begun=begun
-    )  # fails if an extra is missing
+    proxy = ReloadingProxy(  # fails if an extra is missing
+        settings, lambda: _with_affordable_limits(reloads.read()), begun=begun
+    )
     with bind(settings.host, settings.port) as sock:  # last, because clients can connect from here on
         listening = address(settings.host, sock.getsockname()[1])
         with pid_file(listening):
@@ -141,10 +163,11 @@ def _serve_with_workers(flags: ServeFlags, settings: Settings, serve: _Serve, sc
     """Serve in several processes and return the signals that ended them."""
     if not hasattr(socket, "SO_REUSEPORT") or not hasattr(os, "fork"):
         raise SettingsError("workers: this system cannot share a port between processes", param="workers")
+    reloads = Reloads(flags, settings)
     with SharedState() as shared:
 
         def read() -> Settings:
-            return _with_affordable_limits(shared.with_shared_files(flags.settings()))
+            return _with_affordable_limits(shared.with_shared_files(reloads.read()))
 
         def work(sock: socket.socket, ready: Callable[[], None]) -> None:
             proxy = ReloadingProxy(settings, read, begun=ready)
@@ -157,6 +180,9 @@ def _serve_with_workers(flags: ServeFlags, settings: Settings, serve: _Serve, sc
                 settings = read()
             except SettingsError as error:
                 _log.error("the settings were not reloaded: %s", error.message)
+                return False
+            except Exception:  # noqa: BLE001  whatever is wrong with the new settings, the old ones are still right
+                _log.exception("the settings were not reloaded")
                 return False
             logs.configure(settings)
             return True

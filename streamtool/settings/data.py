@@ -36,6 +36,7 @@ from streamtool.settings.tables import (
 
 _RESOLVED: Final = 64 * 1024
 """Maximum total length of the names of models whose settings are cached."""
+_REMOVED: Final = "the file would remove {}; restart the server if that is intended"
 _NO_RULE: Final = ModelRule(match="*")
 """The rule for models that no rule matches."""
 
@@ -170,6 +171,10 @@ class Settings:
     """Seconds from SIGTERM or an interrupt until `streamtool serve` exits; open requests may run to completion in that
     time.
     """
+    shutdown_delay: int = setting(5, read.integer(0))
+    """Seconds from SIGTERM during which `streamtool serve` still serves, while `/readyz` reports 503; 0 if `/readyz`
+    has never been requested. `grace` begins afterwards.
+    """
     limits: LimitSettings = setting(LimitSettings())
     results: ResultSettings = setting(ResultSettings())
     store: StoreSettings = setting(StoreSettings())
@@ -231,7 +236,7 @@ class Settings:
     @property
     def host(self) -> str:
         """The host in `listen`, without brackets."""
-        return self.listen.rpartition(":")[0].strip("[]")
+        return _host_of(self.listen)
 
     @property
     def port(self) -> int:
@@ -329,19 +334,51 @@ def with_options(settings: Settings | None, options: Mapping[str, Any]) -> Setti
     return evolve(settings or Settings(), **options)
 
 
-def check(settings: Settings) -> Settings:
-    """Return the settings unchanged if they are safe to serve with.
+def check(settings: Settings, *, listen: str | None = None) -> Settings:
+    """Return the settings unchanged if they are safe to serve with on the address `listen` (None: the one in the
+    settings).
 
-    Raises SettingsError if `listen` is reachable from other machines and no client keys are set, unless `insecure`.
+    Raises SettingsError if the address is reachable from other machines and no client keys are set, unless `insecure`;
+    and if clients would get the sample model's replies without anyone having asked for it.
     """
-    if not (settings.client_keys or settings.insecure or is_loopback(settings.host)):
+    listen = settings.listen if listen is None else listen
+    local = is_loopback(_host_of(listen))
+    if not (settings.client_keys or settings.insecure or local):
         raise SettingsError(
-            f'listen: "{settings.listen}" is reachable from other machines and no client_keys are set; '
+            f'listen: "{listen}" is reachable from other machines and no client_keys are set; '
             "set client_keys, listen on 127.0.0.1, or pass --insecure",
             param="listen",
             code="insecure",
         )
+    if not settings.upstreams and (settings.client_keys or not local):
+        raise SettingsError(
+            "upstream: none is set; add one, or pass --upstream sample to serve the embedded sample model",
+            param="upstream",
+        )
     return settings
+
+
+def check_reload(before: Settings, settings: Settings, *, unset: Settings | None, listen: str) -> Settings:
+    """Return the settings unchanged if a server that listens on `listen` may replace `before` with them.
+
+    A file that is read while it is being written, or that has been emptied, must not open a server to everyone. `unset`
+    are the settings that an empty file would result in. Raises SettingsError if the settings are not safe on that
+    address, or if they would remove all client keys, all upstreams, or every setting in the file.
+    """
+    if settings == unset != before:
+        raise SettingsError(_REMOVED.format("every setting"))
+    for name, old, new in (
+        ("client_keys", before.client_keys, settings.client_keys),
+        ("upstream", before.upstreams, settings.upstreams),
+    ):
+        if old and not new:
+            raise SettingsError(f"{name}: {_REMOVED.format('all of them')}", param=name)
+    return check(settings, listen=listen)
+
+
+def _host_of(listen: str) -> str:
+    """Return the host in `listen`, without brackets."""
+    return listen.rpartition(":")[0].strip("[]")
 
 
 def is_loopback(host: str) -> bool:

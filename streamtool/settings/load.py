@@ -38,12 +38,14 @@ def load(
     environment = {} if environ is None else environ
     try:
         file = tomllib.loads(text or "")
+        flags = _without_unset(overrides or {})
+        referred = {*_references(file), *_references(flags)}
+        tree = _merge(_merge(file, _environment_tree(environment, referred)), flags)
+        return table(Settings, _resolve(tree, "", environment), "")
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"the settings file is not valid TOML: {error}", code="bad_toml") from None
-    flags = _without_unset(overrides or {})
-    referred = {*_references(file), *_references(flags)}
-    tree = _merge(_merge(file, _environment_tree(environment, referred)), flags)
-    return table(Settings, _resolve(tree, "", environment), "")
+    except RecursionError:
+        raise SettingsError("the settings file is nested too deeply", code="bad_toml") from None
 
 
 def _without_unset(tree: Mapping[str, Any]) -> dict[str, Any]:

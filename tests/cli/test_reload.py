@@ -21,6 +21,10 @@ import pytest
 from support.dialects import chat
 from support.servers import ROOT, Process, Served, uvicorn_server, wait_for
 
+from streamtool.cli.reloading import ReloadingProxy
+from streamtool.core.errors import SettingsError
+from streamtool.settings import Settings, check, check_reload
+
 TOOL: Any = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}
 CALL = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
 READ = "the settings were reloaded"
@@ -171,3 +175,91 @@ def test_the_reload_command(tmp_path: Path, upstreams: tuple[Upstream, Upstream,
     told = reload(process.port)
     assert told.returncode == 1
     assert f"on 127.0.0.1:{process.port}; use --port for another port" in told.stderr
+
+
+KEYED = 'client_keys = {a = "sk-of-a-client"}\n'
+NOT_RELOADED = "the settings were not reloaded"
+REFUSED: dict[str, tuple[str, str]] = {
+    "half-written, without keys": ("[upstream.u]\nurl = URL\n", "client_keys"),
+    "half-written, without upstreams": (KEYED, "upstream"),
+    "empty": ("", "every setting"),
+    "only a comment": ("# empty\n", "every setting"),
+    "deeply nested": ("a = " + "[" * 100_000, "nested too deeply"),
+    "nested less deeply": ("a = " + "[" * 400 + "]" * 400, "a"),
+    "not TOML": ("[upstream", "TOML"),
+    "not text": ("\udcff\udcfe", "UTF-8"),
+}
+"""Contents of a settings file, and a word of the reason why they are not used."""
+
+
+@pytest.mark.parametrize(("server", "workers"), [("uvicorn", 1), ("hypercorn", 1), ("uvicorn", 2)])
+def test_a_reload_that_would_open_the_server_is_refused(
+    tmp_path: Path, upstreams: tuple[Upstream, Upstream, Served, Served], server: str, workers: int
+):
+    """The server continues with its settings, and still reloads afterwards."""
+    _, _, one, two = upstreams
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+
+    def status(key: str) -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.post(f"{process.url}/v1/chat/completions", json=body, headers=headers, trust_env=False).status_code
+
+    file = tmp_path / "settings.toml"
+    with Process(tmp_path, server, KEYED + settings(one.url), workers=workers) as process:
+        for refused, (text, reason) in enumerate(REFUSED.values(), 1):
+            file.write_bytes(text.replace("URL", f'"{one.url}"').encode("utf-8", "surrogateescape"))
+            process.stop(signal.SIGHUP)
+            wait_for(lambda count=refused: process.log.count(NOT_RELOADED) == count, f"{text[:40]!r} is refused", 20)
+            assert reason in process.log.splitlines()[-1]
+            assert (status("any"), status("sk-of-a-client")) == (401, 200)
+        assert "Traceback" not in process.log
+        changed(tmp_path, KEYED + settings(two.url), process, workers)
+        assert (status("any"), status("sk-of-a-client")) == (401, 200)
+        process.stop()
+        assert process.code() == 0
+
+
+def test_an_unexpected_error_in_new_settings_changes_nothing():
+    def read() -> Settings:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        proxy = ReloadingProxy(Settings(), read)
+        before = proxy.settings
+        await proxy.reload()
+        assert proxy.settings is before
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "listen", "param"),
+    [
+        ({"insecure": True}, {}, "0.0.0.0:8700", "listen"),
+        ({"client_keys": {"a": "k"}}, {"insecure": True}, "0.0.0.0:8700", "client_keys"),
+        ({"client_keys": {"a": "k"}}, {}, "127.0.0.1:8700", "client_keys"),
+        ({"client_keys": {"a": "k"}}, {"client_keys": {"b": "k"}}, "0.0.0.0:8700", None),
+        ({"insecure": True}, {"insecure": True}, "0.0.0.0:8700", None),
+        ({}, {"client_keys": {"a": "k"}}, "127.0.0.1:8700", None),
+    ],
+)
+def test_the_check_concerns_the_address_that_the_server_listens_on(
+    before: Any, after: Any, listen: str, param: str | None
+):
+    """The file may not name the address at all while it is being written."""
+    upstreams = {"u": {"url": "http://127.0.0.1:9"}}
+    given = Settings(upstreams=upstreams, **before), Settings(upstreams=upstreams, **after)  # type: ignore[dict-item]
+    if param is None:
+        assert check_reload(*given, unset=None, listen=listen) is given[1]
+    else:
+        with pytest.raises(SettingsError) as error:
+            check_reload(*given, unset=None, listen=listen)
+        assert error.value.param == param
+
+
+@pytest.mark.parametrize("options", [{"client_keys": {"a": "k"}}, {"listen": "0.0.0.0:1", "insecure": True}])
+def test_the_sample_model_serves_clients_only_if_it_is_asked_for(options: Any):
+    with pytest.raises(SettingsError, match="--upstream sample"):
+        check(Settings(**options))
+    check(Settings(upstreams={"s": {"url": "sample"}}, **options))  # type: ignore[dict-item]
+    check(Settings())

@@ -127,6 +127,17 @@ def asked(client: str, model: str, *, tools: bool = True, stream: bool = True) -
     return json.dumps({**write(client, ask), "model": model}).encode()
 
 
+def ready(process: Process) -> int:
+    """Return the status of `/readyz`."""
+    return httpx.get(f"{process.url}/readyz", trust_env=False).status_code
+
+
+def said_hello(process: Process) -> int:
+    """Return the status of a request to the embedded model."""
+    body = {"model": "sample", "messages": [{"role": "user", "content": "Hello."}]}
+    return httpx.post(f"{process.url}/v1/chat/completions", json=body, trust_env=False).status_code
+
+
 def post(url: str, path: str, body: bytes) -> Got:
     with httpx.stream("POST", url + path, content=body, headers=JSON, timeout=60, trust_env=False) as reply:
         return Got(reply.status_code, reply.headers, reply.read())
@@ -148,7 +159,10 @@ class Stopped:
     """A server that was stopped while it was serving clients of all kinds."""
 
     def __init__(self, folder: Path, server: str, upstream: Upstream, url: str) -> None:
-        with ThreadPoolExecutor(32) as pool, Process(folder, server, FILE.replace("URL", url), grace=3) as process:
+        with (
+            ThreadPoolExecutor(32) as pool,
+            Process(folder, server, FILE.replace("URL", url), grace=3, shutdown_delay=0) as process,
+        ):
             found: dict[str, Future[Got]] = {}
             for name, (client, model, tools, stream) in KINDS.items():
                 body = asked(client, model, tools=tools, stream=stream)
@@ -297,6 +311,37 @@ def test_a_second_signal_stops_the_server_immediately(server: str, number: int, 
         assert client.rest().endswith(b"0\r\n\r\n")
         assert SENTENCE.encode() in client.received
         assert "Traceback" not in process.log
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@servers
+def test_a_load_balancer_sees_the_stop_before_connections_are_refused(server: str, workers: int, tmp_path: Path):
+    """Until then, requests are served. A second signal ends the delay."""
+    with Process(tmp_path, server, "shutdown_delay = 60", workers=workers) as process:
+        for _ in range(8 * workers):  # each worker reports for itself
+            assert ready(process) == 200
+        process.stop()
+        wait_for(lambda: ready(process) == 503, "the load balancer sees it")
+        for _ in range(8):
+            assert (ready(process), said_hello(process)) == (503, 200)
+        process.stop()
+        assert process.code() == 0
+
+
+@servers
+def test_the_delay_ends(server: str, tmp_path: Path):
+    with Process(tmp_path, server, "shutdown_delay = 1") as process:
+        assert ready(process) == 200
+        process.stop()
+        assert process.code() == 0
+
+
+@servers
+def test_an_interrupt_is_not_delayed(server: str, tmp_path: Path):
+    with Process(tmp_path, server, "shutdown_delay = 600") as process:
+        assert ready(process) == 200
+        process.stop(signal.SIGINT)
+        assert process.code() == 130
 
 
 @servers

@@ -6,6 +6,7 @@ like uvicorn.
 """
 
 import logging
+import math
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,7 +30,7 @@ from hypercorn.utils import parse_socket_addr, wrap_app
 from wsproto.events import Ping
 
 from streamtool.cli.servers.connections import Connections, Phase, error_response, invalid_request
-from streamtool.cli.servers.stopping import Service, stop
+from streamtool.cli.servers.stopping import Service, stop, stop_delay
 from streamtool.core.errors import StreamtoolError, UnavailableError
 
 _CLOSING = 0.5
@@ -121,9 +122,14 @@ class _HypercornServer:
         stopped = trio.Event()
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started(stopped)
-            async for number in signals:
-                self.caught.append(number)
+            delay = math.inf
+            while True:
+                with trio.move_on_after(delay):
+                    self.caught.append(await anext(signals))
+                    delay = stop_delay(self._proxy, self.caught)
+                    continue
                 stopped.set()
+                delay = math.inf
 
     def _cut(self) -> None:
         for connection in list(self._connections):

@@ -1,15 +1,17 @@
 """Shutdown of a server. Open requests may finish within the grace period. The remaining ones receive an error and are
 then cut off.
 
-        signal                  grace - last                    grace
-    ─────┼───────────────────────────┼───────────────┼─────────────┤
-         no new connections          open requests   remaining     the process has exited
-                                     end with an     connections
-                                     error           are cut
+        SIGTERM            delay                  grace - last                    grace
+    ─────┼───────────────────┼───────────────────────────┼───────────────┼─────────────┤
+         /readyz reports     no new connections          open requests   remaining     the process has exited
+         503                                             end with an     connections
+                                                         error           are cut
 
-A second signal ends open requests immediately.
+The delay gives load balancers time to notice. It is skipped after an interrupt, or if `/readyz` has never been
+requested. A second signal ends open requests immediately.
 """
 
+import signal
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
@@ -35,8 +37,16 @@ class Service(Protocol):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request or the lifespan."""
 
+    def announce_stop(self) -> float:
+        """Report on `/readyz` that the server is about to stop. Return for how many seconds to keep serving."""
+
     async def drain(self, seconds: float) -> None:
         """Stop accepting requests, and end the open ones within this many seconds."""
+
+
+def stop_delay(proxy: Service, caught: Sequence[int]) -> float:
+    """Return for how many more seconds to serve after these signals."""
+    return proxy.announce_stop() if list(caught) == [signal.SIGTERM] else 0
 
 
 async def stop(

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from contextlib import suppress
+from math import inf
 from time import monotonic
 from types import FrameType
 from typing import Any, Final
@@ -13,7 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from streamtool.cli.servers.connections import LINGER, PING, Connections, Phase, error_response, invalid_request
-from streamtool.cli.servers.stopping import Service, stop
+from streamtool.cli.servers.stopping import Service, stop, stop_delay
 from streamtool.core.errors import StreamtoolError, UnavailableError
 from streamtool.settings import LimitSettings
 
@@ -75,14 +76,17 @@ class _UvicornServer(uvicorn.Server):
         self._proxy = proxy
         self.caught: list[int] = []
         """Signals received."""
+        self._stops_at = inf
+        """Time when the server stops accepting connections."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  part of the base signature
         """Stop the server. The base class would also raise the signal again on exit."""
         self.caught.append(sig)
-        self.should_exit = True
+        self._stops_at = monotonic() + stop_delay(self._proxy, self.caught)
 
     async def on_tick(self, counter: int) -> bool:
         """Check the connections for timeouts. uvicorn calls this ten times per second."""
+        self.should_exit = self.should_exit or monotonic() >= self._stops_at
         self.server_state.counted.expire_late(self.server_state.connections)  # type: ignore[arg-type]  # all are our classes
         return await super().on_tick(counter)
 
