@@ -220,6 +220,7 @@ class ToolMiddleware:
             raise RequestError(
                 "This server does not store responses (store.size): omit `background`.", param="background"
             )
+        entry.keeps_slot = True
         with self.background.making(exchange, memory, self.settings.store.lease) as made:
             run = ServedExchange(self, exchange, scope, never_disconnects, made.put, large=large)
             with entry.ending_with(run.end):

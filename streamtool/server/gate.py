@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, Self
 
 import anyio
@@ -32,10 +33,13 @@ _log = logging.getLogger("streamtool")
 class Entry(Answer):
     """One open request and its response."""
 
-    __slots__ = ("_end", "_writing", "client", "error")
+    __slots__ = ("_end", "_release", "_writing", "client", "error", "keeps_slot")
 
-    def __init__(self, wire: ClientProtocol, send: Send, client: str) -> None:
+    def __init__(self, wire: ClientProtocol, send: Send, client: str, release: Callable[[], object]) -> None:
         super().__init__(wire, send)
+        self._release = release
+        self.keeps_slot = False
+        """Whether the request counts against the limits even after its response is complete, until it ends."""
         self.client = client
         """Identity of the client (`core.clients.client_of`)."""
         self.error: StreamtoolError | None = None
@@ -53,11 +57,19 @@ class Entry(Answer):
             if not self._writing:
                 self._end()
 
+    def release_slot(self) -> None:
+        """Stop counting against the limits."""
+        release, self._release = self._release, _do_nothing
+        release()
+
     async def send(self, message: ASGIMessage) -> None:
         """Send a message to the client. This is the app's `send`."""
         if not self._started and message["type"] == "http.response.start":
             self._begin(message)
         self._last = message
+        # Before the last byte is sent, since the client may send its next request as soon as it has received that byte.
+        if not message.get("more_body", True) and not self.keeps_slot:
+            self.release_slot()
         self._writing = True
         try:
             await self._send(message)
@@ -100,7 +112,9 @@ class Gate:
         self._limits = limits
         self._budgets = budgets
         self._clients = Counter[str]()
-        """Number of open requests, by client."""
+        """Number of slots in use, by client. A request takes one until the last byte of its response is sent."""
+        self._slots = 0
+        """Number of slots in use."""
         self._open: set[Entry] = set()
         self._empty: anyio.Event | None = None
         """Event that is set when the last request has ended; None unless something is waiting for it."""
@@ -152,9 +166,10 @@ class Gate:
             await drop_body(scope, receive)
             await send_error(wire, error, send)
             return
-        entry = Entry(wire, send, client)
+        entry = Entry(wire, send, client, partial(self._release_slot, client))
         self._open.add(entry)
         self._clients[client] += 1
+        self._slots += 1
         try:
             with entry.cancelling():
                 # The budget is checked only now because its store may be slow: the request already counts as open
@@ -168,7 +183,8 @@ class Gate:
             if not await entry.report(error) and error is not entry.error:
                 raise  # the server then aborts the connection, so that a truncated body does not look complete
         finally:
-            self._leave(entry, client)
+            entry.release_slot()
+            self._leave(entry)
 
     def _admit(self, headers: Headers, *, bounded: bool) -> str:
         """Return the identity of the client that sent these headers.
@@ -183,7 +199,7 @@ class Gate:
             most = self._budgets.limits_for(headers).exchanges or 0
         if limits is None or not bounded:
             return client
-        if limits.exchanges and len(self._open) >= limits.exchanges:
+        if limits.exchanges and self._slots >= limits.exchanges:
             raise UnavailableError(
                 f"the server has {limits.exchanges} requests open (limits.exchanges); send the request again later",
                 code="overloaded",
@@ -213,12 +229,15 @@ class Gate:
             await drop_body(scope, receive)
             raise
 
-    def _leave(self, entry: Entry, client: str) -> None:
-        self._open.discard(entry)
+    def _release_slot(self, client: str) -> None:
+        self._slots -= 1
         # Remove entries at zero, since clients come and go and the counter would grow without bound.
         self._clients[client] -= 1
         if not self._clients[client]:
             del self._clients[client]
+
+    def _leave(self, entry: Entry) -> None:
+        self._open.discard(entry)
         if self._open:
             return
         if self._empty is not None:

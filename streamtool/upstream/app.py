@@ -13,6 +13,7 @@ Time limits: httpx enforces `connect`. A small task per request enforces `first_
 body) and `idle` (between two pieces), because a timer for each piece would cost more than processing the piece.
 """
 
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, cast
@@ -24,7 +25,7 @@ from attrs import define, field
 
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import ATTENDED, ASGIApp, Receive, Scope, Send, cancel_on_disconnect, route_path
-from streamtool.core.errors import UpstreamError, UpstreamTimeout
+from streamtool.core.errors import RequestError, UpstreamError, UpstreamTimeout
 from streamtool.protocols.registry import UPSTREAMS
 from streamtool.protocols.shared import wire
 from streamtool.protocols.table import protocol_of_host
@@ -77,6 +78,10 @@ UNVERSIONED_PATHS = frozenset(("/props", "/api/show"))
 _RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
 _IN_PATHS = "/:@!$&'()*+,;=~"
 """Characters that are not escaped in a path, in addition to letters, digits and `_.-`."""
+_FIELD_VALUE = re.compile(rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?")
+"""A header value (RFC 9110, section 5.5). A client's value that does not match would fail at the upstream's connection,
+and must not count as the upstream's failure.
+"""
 _MIN_SECRET = 16
 """Minimum length of a key to mask. A shorter key (`ollama`) is not a secret, and the reply may contain it as a word."""
 _ENDING_SECONDS = 0.1
@@ -130,7 +135,7 @@ class HttpUpstream:
         await self._network.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on one HTTP request. Raises UpstreamError or TooLargeError."""
+        """Pass on one HTTP request. Raises UpstreamError, TooLargeError, or RequestError for an invalid header."""
         try:
             body = await read_body(scope, receive, self._limits)
         except ClientLeft:
@@ -156,7 +161,10 @@ class HttpUpstream:
         if known is None:
             if len(self._urls) >= _URLS:
                 self._urls.clear()
-            known = self._urls[url] = httpx.URL(url)
+            try:
+                known = self._urls[url] = httpx.URL(url)
+            except httpx.InvalidURL as error:
+                raise RequestError(f"the upstream's URL for this request is invalid: {error}") from None
         return known
 
     async def send(self, request: httpx.Request) -> httpx.Response:
@@ -183,6 +191,8 @@ class HttpUpstream:
         found: dict[bytes, bytes] = {}
         for name, value in headers:
             if name.lower() in REQUEST_HEADERS:
+                if not _FIELD_VALUE.fullmatch(value):
+                    raise RequestError(f"the header {name.decode('latin-1')} contains an illegal character")
                 found.setdefault(name.lower(), value)
         header = self._wire.KEY_HEADER
         if self.settings.key is not None or not self._pass_authorization:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from attrs import define, field, frozen
+from attrs import frozen
 
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import ASGIApp, ASGIMessage, Receive, Scope, Send
@@ -57,36 +57,31 @@ class Failover:
             async def replay(pieces: list[bytes] = pieces) -> ASGIMessage:
                 return {"type": "http.request", "body": pieces.pop()} if pieces else await receive()
 
-            attempt = _Attempt(send, last=place == len(order) - 1)
-            one.circuit.record_attempt()
+            attempt = _Attempt(send, one, last=place == len(order) - 1)
             try:
                 await one.app(scope, replay, attempt.send)
             except UpstreamError as error:
-                self._failed(one, error)
+                attempt.fail(error)
                 if attempt.begun or attempt.last:
                     raise
+            # The caller cancels the request once it has what it needs, so this is the usual end of a reply that the
+            # rules cut, and of an error response.
+            except BaseException:
+                attempt.end()
+                raise
             else:
-                if attempt.status in _FAILURES:
-                    self._failed(one, attempt.status_error())
-                elif attempt.status and one.circuit.record_success():
-                    _log.info("upstream %s: responding again", one.settings.name)
+                attempt.end()
                 return
 
     def _order(self) -> list[Alternative]:
-        """Return the upstreams in the order in which to try them. Failing ones are omitted unless all are failing."""
+        """Return the upstreams in the order in which to try them, with the failing ones last."""
         alternatives = list(self._alternatives)
         first = alternatives[0].settings
         if first.balance:
             weights = [one.settings.weight for one in alternatives]
             chosen = random.choices(alternatives, weights)[0]
             alternatives.sort(key=lambda one: one is not chosen)
-        return [one for one in alternatives if one.circuit.admits] or alternatives
-
-    def _failed(self, one: Alternative, error: UpstreamError) -> None:
-        _log.warning("upstream %s: %s", one.settings.name, error.message)
-        if one.circuit.record_failure():
-            seconds = one.settings.circuit.seconds
-            _log.warning("upstream %s: skipped for %g seconds after repeated failures", one.settings.name, seconds)
+        return sorted(alternatives, key=lambda one: not one.circuit.admits)
 
 
 def circuits_of(upstreams: Mapping[str, UpstreamSettings], listener: CircuitListener | None) -> dict[str, Circuit]:
@@ -116,33 +111,58 @@ def with_fallbacks(
     return found
 
 
-@define(eq=False)
 class _Attempt:
-    """One upstream's response on its way to the client. The head is buffered until the first byte of the body."""
+    """One upstream's response on its way to the client. The head is buffered until the first byte of the body.
 
-    _send: Send
-    last: bool = field(kw_only=True)
-    """Whether this is the last upstream."""
-    _head: ASGIMessage | None = field(default=None, init=False)
-    status: int = field(default=0, init=False)
-    begun: bool = field(default=False, init=False)
-    """Whether the client has received any of the response."""
+    The result is recorded in the upstream's circuit exactly once, however the attempt ends.
+    """
 
-    def status_error(self) -> UpstreamError:
-        """Return the error for the response status."""
-        return UpstreamError(f"it responded with status {self.status}")
+    def __init__(self, send: Send, upstream: Alternative, *, last: bool) -> None:
+        self._send = send
+        self._upstream = upstream
+        self._abandon = upstream.circuit.record_attempt()
+        self._head: ASGIMessage | None = None
+        self._known = False
+        """Whether the result has been recorded."""
+        self.last = last
+        """Whether this is the last upstream."""
+        self.begun = False
+        """Whether the client has received any of the response."""
 
     async def send(self, message: ASGIMessage) -> None:
         """Pass a message on. Raises UpstreamError if the status is a failure, unless this is the last upstream."""
         if self.begun:
             await self._send(message)
         elif message["type"] == "http.response.start":
-            self.status = message["status"]
-            if self.status in _FAILURES and not self.last:
-                raise self.status_error()
+            if message["status"] in _FAILURES:
+                error = UpstreamError(f"it responded with status {message['status']}")
+                if not self.last:
+                    raise error
+                self.fail(error)  # now, since the caller may cancel the request as soon as it has the response
             self._head = message
         elif message.get("body") or not message.get("more_body"):
             self.begun = True
             if self._head is not None:
                 await self._send(self._head)
             await self._send(message)
+
+    def fail(self, error: UpstreamError) -> None:
+        """Record a failure."""
+        if self._known:
+            return
+        self._known = True
+        name, circuit = self._upstream.settings.name, self._upstream.circuit
+        _log.warning("upstream %s: %s", name, error.message)
+        if circuit.record_failure():
+            seconds = self._upstream.settings.circuit.seconds
+            _log.warning("upstream %s: skipped for %g seconds after repeated failures", name, seconds)
+
+    def end(self) -> None:
+        """Record a success if the response has begun. If not, nothing is known about the upstream."""
+        if self._known:
+            return
+        self._known = True
+        if not self.begun:
+            self._abandon()
+        elif self._upstream.circuit.record_success():
+            _log.info("upstream %s: responding again", self._upstream.settings.name)

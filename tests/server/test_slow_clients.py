@@ -44,6 +44,11 @@ def stalling() -> ScriptedUpstream:
     return ScriptedUpstream(text("Some words.", size=50, finish=None, done=False).then(Hang()))
 
 
+def lingering() -> ScriptedUpstream:
+    """Return an upstream that keeps its response open after the last event."""
+    return ScriptedUpstream(text("Some words.", size=50).then(Hang()))
+
+
 UPSTREAM = {"u": UpstreamSettings(name="u", url="http://127.0.0.1:9")}
 
 
@@ -235,6 +240,16 @@ def test_an_sdk_raises_a_rate_limit_error_for_too_many_open_requests(serve: Call
         with pytest.raises(openai.RateLimitError) as refused:
             client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
         assert refused.value.code == "rate_limit_exceeded"
+
+
+@clients
+def test_a_slot_is_free_once_the_client_has_the_last_byte(serve: Callable[..., Any], client: str):
+    """Even if the upstream keeps its response open after the last event."""
+    app = Proxy(apps={"u": lingering()}, upstreams=UPSTREAM, limits=LimitSettings(exchanges=1, exchanges_per_client=1))
+    with serve(app) as served, httpx.Client(base_url=served.url, trust_env=False, headers=JSON) as http:
+        for _ in range(20):
+            reply = http.post(PATHS[client], content=asked(client))
+            assert reply.status_code == 200, reply.text
 
 
 @both

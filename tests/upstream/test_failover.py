@@ -12,7 +12,7 @@ import openai
 import pytest
 import trio
 from support.dialects import chat
-from support.failing_upstreams import failing, good, settings, to_openai
+from support.failing_upstreams import TOOL, failing, good, settings, to_openai
 from support.servers import RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server
 
 from streamtool.core.errors import SettingsError
@@ -200,3 +200,130 @@ def test_invalid_fallbacks_are_rejected(more: str, told: str):
     text = f'[upstream.a]\nurl = "http://a"\nfallbacks = {more}\n[upstream.b]\nurl = "http://b"\nprotocol = "messages"'
     with pytest.raises(SettingsError, match=told):
         load(text, {}, {})
+
+
+# --- how results are counted
+
+
+class Scripted:
+    """An upstream that gives the next of these answers to each request: a status, or pieces of a stream.
+
+    After the pieces, it waits until the caller disconnects.
+    """
+
+    def __init__(self, *answers: int | list[bytes]) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        while (await receive()).get("more_body"):
+            pass
+        answer = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
+        if isinstance(answer, int):
+            await send({"type": "http.response.start", "status": answer, "headers": []})
+            await send({"type": "http.response.body", "body": b"{}"})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        for piece in answer:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+def states(url: str) -> dict[str, str]:
+    """Return the states of the upstreams."""
+    return httpx.get(f"{url}/readyz", trust_env=False).json()["upstreams"]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_failure_of_the_last_upstream_counts(server: str, stream: bool):
+    """The caller cancels a request as soon as it has an error response."""
+    with (
+        uvicorn_server(failing(503)) as one,
+        uvicorn_server(failing(429)) as other,
+        SERVERS[server](Proxy(settings(one.url, other.url, more="circuit.failures = 2"))) as proxy,
+    ):
+        for _ in range(2):
+            with pytest.raises(openai.RateLimitError):
+                to_openai(proxy.url, stream=stream)
+        assert states(proxy.url) == {"u0": "failing", "u1": "ok"}  # the second has the default of five
+        for _ in range(3):
+            with pytest.raises(openai.APIStatusError):
+                to_openai(proxy.url, stream=stream)
+        assert states(proxy.url) == {"u0": "failing", "u1": "failing"}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_reply_that_the_rules_cut_is_a_success(server: str):
+    """Failures open a circuit only if they follow one another."""
+    first = Scripted(503, chat(["One. Two. Three."], "stop")[:2])
+    first.answers *= 4
+    with (
+        uvicorn_server(first) as one,
+        uvicorn_server(good()) as other,
+        SERVERS[server](Proxy(settings(one.url, other.url, more="circuit.failures = 2"))) as proxy,
+        openai.OpenAI(
+            base_url=f"{proxy.url}/v1", api_key="x", max_retries=0, http_client=httpx.Client(trust_env=False)
+        ) as client,
+    ):
+        for expected in ("good", "One. ") * 4:
+            reply = client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "Hi"}], tools=[TOOL], stop=["Two"]
+            )
+            assert reply.choices[0].message.content == expected
+            assert states(proxy.url) == {"u0": "ok", "u1": "ok"}
+    assert first.asked == 8
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("key", ["a%0d", "a%0a", "a%00", "a%01", "a%7f", "a%0d%0ax-other:%20b"])
+def test_a_header_that_cannot_be_sent_is_the_clients_error(server: str, key: str):
+    body = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
+    upstream = good()
+    with (
+        uvicorn_server(upstream) as one,
+        uvicorn_server(good()) as other,
+        SERVERS[server](Proxy(settings(one.url, other.url))) as proxy,
+    ):
+        for method in ("generateContent", "streamGenerateContent"):
+            for _ in range(3):
+                url = f"{proxy.url}/v1beta/models/m:{method}?key={key}"
+                reply = httpx.post(url, json=body, trust_env=False)
+                assert (reply.status_code, reply.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
+        assert states(proxy.url) == {"u0": "ok", "u1": "ok"}
+        assert upstream.asked == 0
+        assert httpx.post(f"{proxy.url}/v1beta/models/m:generateContent", json=body, trust_env=False).status_code == 200
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_an_upstream_with_an_open_circuit_is_asked_if_all_others_fail(server: str):
+    first, second = failing(503), failing(200)
+    with (
+        uvicorn_server(first) as one,
+        uvicorn_server(second) as other,
+        SERVERS[server](Proxy(settings(one.url, other.url, more="circuit.failures = 1"))) as proxy,
+    ):
+        second.status = 503
+        with pytest.raises(openai.APIStatusError):
+            to_openai(proxy.url, stream=True)
+        assert states(proxy.url) == {"u0": "failing", "u1": "ok"}
+        first.status, asked = 400, first.asked  # it is back, and rejects the request
+        with pytest.raises(openai.BadRequestError):
+            to_openai(proxy.url, stream=True)
+        assert first.asked == asked + 1
+
+
+def test_an_abandoned_attempt_leaves_the_circuit_as_it_was():
+    """Otherwise, a client that leaves would keep the next attempt waiting."""
+    now = 0.0
+    circuit = Circuit(CircuitSettings(failures=1, seconds=10.0), lambda: now)
+    circuit.record_failure()
+    now = 11.0
+    abandon = circuit.record_attempt()
+    assert not circuit.admits
+    abandon()
+    assert circuit.admits
