@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import anyio
 from attrs import field, frozen
@@ -122,6 +122,16 @@ def route_path(scope: Scope) -> str:
     if root and path.startswith(root + "/"):
         return path[len(root) :]
     return path
+
+
+def encoded_path(scope: Scope) -> str:
+    """Return the path relative to the root path, percent-encoded as the client sent it."""
+    raw = scope.get("raw_path") or b""
+    root = scope.get("root_path", "").rstrip("/")
+    encoded = raw.decode("latin-1").partition("?")[0]
+    if not encoded or unquote(encoded) != scope["path"]:  # the path has been rewritten
+        return quote(route_path(scope))
+    return encoded[len(root) :] if root and encoded.startswith(root + "/") else encoded
 
 
 def with_key_in_header(scope: Scope, name: str) -> Scope:

@@ -4,6 +4,7 @@ from streamtool.exchange.encoding import decode_body, decoded_size
 from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.interfaces import MOMENT, Record, Services, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener, FedText, ObservedParser, ParserOptions
+from streamtool.exchange.upstream_response import too_large
 
 __all__ = [
     "MOMENT",
@@ -17,4 +18,5 @@ __all__ = [
     "UpstreamRequest",
     "decode_body",
     "decoded_size",
+    "too_large",
 ]

@@ -53,7 +53,7 @@ from streamtool.exchange.received import receive
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
-from streamtool.exchange.upstream_response import UpstreamResponse, lower_names
+from streamtool.exchange.upstream_response import UpstreamResponse, lower_names, too_large
 from streamtool.filters import ChoiceFilter
 from streamtool.forcing import Rules, rules_for
 from streamtool.policy import Effect, Finding
@@ -68,6 +68,7 @@ class Exchange:
 
     __slots__ = (
         "_choices",
+        "_decoded",
         "_known",
         "_record",
         "_rejected",
@@ -123,6 +124,8 @@ class Exchange:
             clock=clock,
         )
         self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n)
+        self._decoded = 0
+        """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
         """The failure that causes another attempt after this one, or None."""
         self.ready: UpstreamRequest | StreamtoolError | None = None
@@ -270,6 +273,9 @@ class Exchange:
             # A compressed body can expand enormously, so it is decoded in pieces of bounded size, and nothing is
             # decoded after the attempt has ended.
             for piece in self._upstream.pieces(data):
+                self._decoded += len(piece)
+                if self._decoded > self._settings.limits.reply:
+                    raise too_large(self._settings.limits.reply)
                 refusal = self._upstream.error
                 if refusal is None:
                     out += self._process(split_long_text(self._upstream.reader.feed(piece)))

@@ -82,6 +82,11 @@ class UpstreamResponse:
         return events
 
 
+def too_large(limit: int) -> UpstreamError:
+    """Return the error for a reply that exceeds the limit."""
+    return UpstreamError(f"the upstream's reply is larger than {limit} bytes (limits.reply)", code="reply_too_large")
+
+
 def lower_names(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the headers with names in lower case."""
     return tuple((name.lower(), value) for name, value in headers)

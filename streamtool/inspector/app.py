@@ -17,7 +17,6 @@ The page itself contains no data. All other paths require a client key or, if no
 this machine. Text is shown only if the setting `contents` allows it; if not, its characters are replaced with dots.
 """
 
-import ipaddress
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.resources import files
@@ -44,8 +43,8 @@ from streamtool.inspector import views
 from streamtool.inspector.playground import play
 from streamtool.inspector.views import Exchanges
 from streamtool.protocols.shared.wire import decode_tolerant, encode
-from streamtool.server.origins import Origins
-from streamtool.settings import Settings
+from streamtool.server.origins import Origins, host_name
+from streamtool.settings import Settings, is_loopback
 
 PATH: Final = "/inspect"
 PAGE: Final[Mapping[str, tuple[str, str]]] = {
@@ -74,8 +73,38 @@ KEEPALIVE_INTERVAL: Final = 15.0
 """Seconds without events before a keep-alive comment is sent."""
 MAX_WATCHERS: Final = 32
 """Maximum number of open event streams."""
-FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"))
-"""Headers that a reverse proxy adds. If a request contains one of them, its peer address is not the client's."""
+FORWARDED: Final = frozenset(
+    (
+        b"forwarded",
+        b"via",
+        b"cdn-loop",
+        b"cf-connecting-ip",
+        b"cf-ray",
+        b"fly-client-ip",
+        b"true-client-ip",
+        b"tailscale-user-login",
+        b"x-amz-cf-id",
+        b"x-amzn-trace-id",
+        b"x-azure-clientip",
+        b"x-azure-ref",
+        b"x-client-ip",
+        b"x-cloud-trace-context",
+        b"x-cluster-client-ip",
+        b"x-envoy-external-address",
+        b"x-envoy-internal",
+        b"x-original-host",
+        b"x-original-url",
+        b"x-proxyuser-ip",
+        b"x-real-ip",
+        b"x-request-start",
+        b"x-rewrite-url",
+        b"x-scheme",
+    )
+)
+"""Headers that reverse proxies, content delivery networks and tunnels add, besides `x-forwarded-…` and
+`x-original-forwarded-…`. If a request contains one of them, its peer address is not the client's.
+"""
+_FORWARDED_PREFIXES: Final = (b"x-forwarded", b"x-original-forwarded")
 
 
 class Inspector:
@@ -145,11 +174,10 @@ class Inspector:
             if not self._clients.of(scope["headers"]):
                 raise AuthenticationError("a client key is required", code="invalid_api_key")
             return
-        client = scope.get("client")
-        forwarded = any(name.lower() in FORWARDED for name, _ in scope["headers"])
-        if forwarded or not client or not _is_loopback(client[0]):
+        if not (self._settings.inspect_remote or _is_direct(scope)):
             raise ForbiddenError(
-                "without client_keys, the inspector is available only on this machine, and not through a reverse proxy"
+                "without client_keys, the inspector is available only at http://localhost on this machine, and not "
+                "through a reverse proxy; set client_keys, or inspect_remote = true to show it to everyone"
             )
 
     def _data_at(self, rest: str, query: Mapping[str, list[str]]) -> Json | bytes:
@@ -227,11 +255,21 @@ def _play_body(body: bytes) -> Json:
         raise RequestError(f"the body is not valid JSON: {error}") from None
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _is_direct(scope: Scope) -> bool:
+    """Return whether a request comes directly from this machine, as far as that can be recognized.
+
+    A reverse proxy on this machine that adds none of the known headers and passes on a loopback `Host` looks the same.
+    """
+    client = scope.get("client")
+    names = {name.lower() for name, _ in scope["headers"]}
+    hosts = [value.decode("latin-1").lower() for name, value in scope["headers"] if name.lower() == b"host"]
+    return (
+        bool(client)
+        and is_loopback(client[0])
+        and len(hosts) == 1
+        and is_loopback(host_name(hosts[0]))
+        and not (names & FORWARDED or any(name.startswith(_FORWARDED_PREFIXES) for name in names))
+    )
 
 
 def _start(kind: str, extra: Iterable[tuple[bytes, bytes]], status: int = 200) -> dict[str, Json]:

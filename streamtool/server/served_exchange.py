@@ -14,7 +14,7 @@ import anyio
 from streamtool.asgi.off_loop import LARGE, slices
 from streamtool.asgi.types import ATTENDED, ASGIApp, ASGIMessage, Receive, Scope, Send
 from streamtool.core.errors import StreamtoolError, UpstreamError
-from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
+from streamtool.exchange import MOMENT, Exchange, UpstreamRequest, too_large
 from streamtool.server.client_connection import ClientConnection
 from streamtool.server.gate import ENTRY, Entry
 from streamtool.settings import Settings
@@ -158,7 +158,7 @@ class ServedExchange:
                 body, last = message.get("body", b""), not message.get("more_body", False)
                 self._bytes_left -= len(body)
                 if self._bytes_left < 0:
-                    await self._client.write(exchange.fail(self._too_large()))
+                    await self._client.write(exchange.fail(too_large(self._driver.settings.limits.reply)))
                 elif exchange.unread + len(body) > LARGE:
                     await self._handle_large(body, last=last)
                 else:
@@ -195,10 +195,6 @@ class ServedExchange:
             out = await client.run_off_loop(exchange.close) if exchange.unread > LARGE else exchange.close()
             if out or exchange.done:
                 await client.write(out)
-
-    def _too_large(self) -> UpstreamError:
-        most = self._driver.settings.limits.reply
-        return UpstreamError(f"the upstream's reply is larger than {most} bytes (limits.reply)", code="reply_too_large")
 
     def _stop(self, seconds: float) -> None:
         """Stop the app, or let it run for this many more seconds."""

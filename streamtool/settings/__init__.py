@@ -9,7 +9,7 @@ value found. Secret keys never appear in errors or reprs.
 Unknown settings are rejected, never silently ignored.
 """
 
-from streamtool.settings.data import Settings, check, check_reload, with_options
+from streamtool.settings.data import Settings, check, check_reload, is_loopback, with_options
 from streamtool.settings.load import load
 from streamtool.settings.model import BY_SETTING, ModelSettings, PromptSettings
 from streamtool.settings.tables import (
@@ -48,6 +48,7 @@ __all__ = [
     "UpstreamSettings",
     "check",
     "check_reload",
+    "is_loopback",
     "load",
     "with_options",
 ]

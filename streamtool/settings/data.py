@@ -165,6 +165,10 @@ class Settings:
     """Keep recent exchanges in memory, and serve a page at `/inspect` that shows them."""
     inspect_size: int = setting(64 * 1024 * 1024, read.integer(1024 * 1024))
     """Approximate amount of memory for the exchanges that `inspect` keeps, in bytes."""
+    inspect_remote: bool = setting(False)
+    """Show the inspector to everyone who can connect even if no client keys are set. Otherwise, it is shown only to
+    direct connections from this machine, whose `Host` is a loopback address or name.
+    """
     workers: int = setting(1, read.integer(1))
     """Number of `streamtool serve` processes that share the port."""
     grace: float = setting(20.0)
@@ -383,7 +387,7 @@ def _host_of(listen: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host, without brackets, is certain to be this machine."""
-    if host == "localhost":
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, section 6.3
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -83,6 +83,10 @@ class Database:
             self._lock.release()
         return result
 
+    def check_missing(self) -> None:
+        """Raise StoreError if a value that was not found may still be written; see `Outage.check_missing`."""
+        self._outage.check_missing()
+
     def resume(self) -> None:
         """Allow the next operation to access the file, even if the last failure was only a moment ago."""
         self._outage.resume()

@@ -37,7 +37,10 @@ class FileBackend:
 
     def read(self, key: str, now: float, /) -> bytes | None:
         """Return the value unless it has expired at `now`. Raises StoreError if the file does not respond in time."""
-        return self._reader.run(partial(self._read, key, now))
+        found = self._reader.run(partial(self._read, key, now))
+        if found is None:
+            self._reader.check_missing()
+        return found
 
     def write(self, entries: Sequence[StoredValue], now: float, /) -> None:
         """Write these entries; delete empty and expired entries, and any that do not fit. Raises StoreError."""

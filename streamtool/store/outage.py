@@ -13,6 +13,12 @@ from streamtool.core.errors import StoreError
 
 TIMEOUT: Final = 1.0
 """Time limit for an operation, and pause after a failure, in seconds."""
+RETRY: Final = 1.1 * TIMEOUT
+"""Seconds until values that could not be written are written again."""
+_SETTLES: Final = 3 * TIMEOUT
+"""Seconds after a failure in which a missing value may still be on its way: another process writes its values up to
+`RETRY` seconds after the store is back, plus the time limit of the write.
+"""
 _WORDS: Final = {
     "read": ("read", "earlier replies are not found"),
     "write": ("written", "new entries wait in memory"),
@@ -32,6 +38,7 @@ class Outage:
         self._on_failure = failed
         self._failing = False
         self._rests_until = 0.0
+        self._settles_until = 0.0
 
     def check(self) -> None:
         """Raise StoreError if the last failure was only a moment ago."""
@@ -41,6 +48,7 @@ class Outage:
     def record_failure(self, why: str) -> StoreError:
         """Record that the store has just failed, and return the error to raise."""
         self._rests_until = time.monotonic() + TIMEOUT
+        self._settles_until = time.monotonic() + _SETTLES
         if not self._failing:
             self._failing = True
             done, cost = _WORDS[self._operation]
@@ -52,6 +60,11 @@ class Outage:
         if self._failing:
             self._failing = False
             _log.warning("%s can be %s again", self.place, _WORDS[self._operation][0])
+
+    def check_missing(self) -> None:
+        """Raise StoreError if a value that was not found may still be written, because the last failure was recent."""
+        if time.monotonic() < self._settles_until:
+            raise self._error()
 
     def resume(self) -> None:
         """Allow the next operation, even if the last failure was only a moment ago."""

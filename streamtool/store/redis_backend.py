@@ -109,7 +109,10 @@ class RedisBackend:
         except (OSError, self._error) as error:
             raise self._reading.record_failure(str(error)) from error
         self._reading.record_success()
-        if found is None or _UNTIL.unpack_from(found)[0] <= now:
+        if found is None:
+            self._reading.check_missing()
+            return None
+        if _UNTIL.unpack_from(found)[0] <= now:
             return None
         return found[_UNTIL.size :]
 

@@ -2,8 +2,8 @@
 
 The event loop stores values without ever waiting: they are queued in memory, where lookups find them, until a thread
 has written them. Values that cannot be written (the disk is full, another process has locked the file, the server is
-unreachable) stay in the queue, and are written when the store is next used. The queue is limited in bytes, with a share
-for each client. Reading blocks the calling thread for a moment, within the time limit in `outage`.
+unreachable) stay in the queue, and are written as soon as this is possible again. The queue is limited in bytes, with a
+share for each client. Reading blocks the calling thread for a moment, within the time limit in `outage`.
 """
 
 import threading
@@ -19,7 +19,7 @@ from attrs import evolve
 from streamtool.core.errors import StoreError
 from streamtool.settings import StoreSettings
 from streamtool.store.memory_store import MemoryStore, StoredValue
-from streamtool.store.outage import Operation
+from streamtool.store.outage import RETRY, Operation
 
 _QUEUE_SIZE: Final = 64 * 1024 * 1024
 """Maximum size of the write queue in bytes."""
@@ -76,6 +76,8 @@ class SharedStore:
         self._failed = failed
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
+        self._retry: threading.Timer | None = None
+        """Timer that starts the next attempt to write the queue, or None unless the last attempt failed."""
         self._writing: Future[None] | None = None
         """The task that writes the queue, or None once the queue is empty or a write has failed."""
         self._queue_full = False
@@ -115,6 +117,8 @@ class SharedStore:
             self._write_soon()
         with self._lock:
             writing, threads, self._threads = self._writing, self._threads, None
+            if self._retry is not None:
+                self._retry.cancel()
         if writing is not None:
             wait([writing], _CLOSE_TIMEOUT)
         if threads is not None:
@@ -149,6 +153,10 @@ class SharedStore:
         except StoreError:
             with self._lock:
                 self._writing = None
+                if self._threads is not None:  # not closed
+                    self._retry = threading.Timer(RETRY, self._write_soon)
+                    self._retry.daemon = True
+                    self._retry.start()
 
     def _next(self) -> list[StoredValue]:
         """Return the queued entries. If the queue is empty, mark the task as finished."""

@@ -17,14 +17,14 @@ import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import anyio
 import httpx
 from attrs import define, field
 
 from streamtool.asgi.request_body import ClientLeft, read_body
-from streamtool.asgi.types import ATTENDED, ASGIApp, Receive, Scope, Send, cancel_on_disconnect, route_path
+from streamtool.asgi.types import ATTENDED, ASGIApp, Receive, Scope, Send, cancel_on_disconnect, encoded_path
 from streamtool.core.errors import RequestError, UpstreamError, UpstreamTimeout
 from streamtool.protocols.registry import UPSTREAMS
 from streamtool.protocols.shared import wire
@@ -76,8 +76,12 @@ RESPONSE_HEADERS = frozenset(
 UNVERSIONED_PATHS = frozenset(("/props", "/api/show"))
 """Paths outside `/v1` where servers (llama.cpp, Ollama) describe a model."""
 _RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
-_IN_PATHS = "/:@!$&'()*+,;=~"
-"""Characters that are not escaped in a path, in addition to letters, digits and `_.-`."""
+_IN_PATHS = "/:@!$&'()*+,;=~%"
+"""Characters that are not escaped in an encoded path, in addition to letters, digits and `_.-`."""
+_UNSAFE = re.compile(r"(?:^|/)\.{1,2}(?:/|$)|[\x00-\x1f\x7f\\]")
+"""Parts of a decoded path with which a client could leave the upstream's path, and use the upstream's key elsewhere: a
+server may resolve dot segments after it has decoded the path, and end a path at NUL.
+"""
 _FIELD_VALUE = re.compile(rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?")
 """A header value (RFC 9110, section 5.5). A client's value that does not match would fail at the upstream's connection,
 and must not count as the upstream's failure.
@@ -141,7 +145,7 @@ class HttpUpstream:
         except ClientLeft:
             return
         timeout = self.settings.timeout
-        url = self._parsed(self.url(route_path(scope), scope.get("query_string", b"")))
+        url = self._parsed(self.url(encoded_path(scope), scope.get("query_string", b"")))
         headers = [(b"host", url.netloc), *self._headers(scope["headers"])]
         if body or scope["method"] not in ("GET", "HEAD"):
             headers.append((b"content-length", str(len(body)).encode()))
@@ -172,11 +176,14 @@ class HttpUpstream:
         return cast(httpx.Response, await send_async(self._network, request, httpx))
 
     def url(self, path: str, query: bytes = b"") -> str:
-        """Return the URL of `path` at the upstream.
+        """Return the URL of `path`, which is percent-encoded, at the upstream. Raises RequestError for a path that may
+        lead elsewhere.
 
         A version that occurs in both the base URL and the path is used only once. Paths that describe a model are
         siblings of the version, not below it.
         """
+        if _UNSAFE.search(unquote(path)):
+            raise RequestError("the path must not contain dot segments, backslashes or control characters")
         base = self._base
         for version in ("/v1", "/v1beta"):
             if self._base_path.endswith(version):

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from support.inspected import CALL, ask, inspected, model
 
-from streamtool.inspector.app import MAX_WATCHERS, PAGE
+from streamtool.inspector.app import FORWARDED, MAX_WATCHERS, PAGE
 from streamtool.proxy import Proxy
 from streamtool.testing import stream_asgi
 
@@ -67,8 +67,29 @@ async def test_without_keys_only_local_clients_are_allowed():
     assert (await get(app, "/inspect/exchanges", client=("::1", 1)))[0] == 200
     for scope in ({"client": ("192.0.2.7", 1)}, {"client": None}, {"client": ("testclient", 1)}):
         assert (await get(app, "/inspect/exchanges", **scope))[0] == 403
-    for name in (b"x-forwarded-for", b"forwarded", b"via"):
+    for name in (*FORWARDED, b"X-Forwarded-For", b"x-forwarded-host", b"x-original-forwarded-for"):
         assert (await get(app, "/inspect/exchanges", (name, b"192.0.2.7")))[0] == 403
+    for host in (b"127.0.0.1", b"localhost:8700", b"[::1]:8700", b"a.localhost"):
+        assert await status_for_host(app, host) == 200
+    for host in (b"tools.example", b"203.0.113.9:8700", b"localhost.example", b""):
+        assert await status_for_host(app, host) in (403, 421)
+    assert await status_for_host(app, None) == 403
+
+
+async def status_for_host(app: Any, host: bytes | None) -> int:
+    given = [] if host is None else [(b"host", host)]
+    async with stream_asgi(app, "/inspect/exchanges", method="GET", headers=given) as reply:
+        await reply.body()
+        return reply.status
+
+
+@both
+async def test_a_setting_shows_it_to_everyone_without_keys():
+    app = inspected(model("ok"), inspect_remote=True, hosts=("tools.example",))
+    for scope in ({"client": ("192.0.2.7", 1)}, {"client": ("127.0.0.1", 1)}):
+        assert (await get(app, "/inspect/exchanges", (b"x-real-ip", b"192.0.2.7"), **scope))[0] == 200
+    assert await status_for_host(app, b"tools.example") == 200
+    assert await status_for_host(app, b"evil.example") == 421
 
 
 @both

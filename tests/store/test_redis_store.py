@@ -147,6 +147,37 @@ def test_an_unavailable_server_disables_the_store_until_it_is_back(server: Serve
     store.close()
 
 
+def test_pending_values_are_written_when_the_server_is_back(server: Server):
+    """Without another use of the store. Meanwhile, a process that lacks a value cannot know that it does not exist."""
+    one, other = (open_store(StoreSettings(redis=server.url)) for _ in range(2))
+    server.stop()
+    one.put("c a", b"1")
+    found: list[bytes | None] = []
+
+    def read() -> bool:
+        try:
+            found.append(other.get("c a"))
+        except StoreError:
+            return False
+        return True
+
+    assert not read()
+    server.start()
+    wait_for(lambda: server.client.exists("streamtool:c a"), "the pending value is written")
+    wait_for(read, "the other process finds the value")
+    assert found == [b"1"]
+    wait_for(lambda: settled(other), "a missing value is reported as missing again")
+    for store in (one, other):
+        store.close()
+
+
+def settled(store: Store) -> bool:
+    """Return whether a value that does not exist is reported as missing."""
+    with suppress(StoreError):
+        return store.get("c missing") is None
+    return False
+
+
 @pytest.mark.parametrize("serve", [uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
 def test_an_unavailable_server_fails_no_reply(serve: Any, server: Server):
     with serve(Proxy(store=StoreSettings(redis=server.url))) as served:

@@ -121,7 +121,8 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
             and chunk.get("usage") is None
             and "error" not in chunk
             and chunk.get("id") == name.id
-            and chunk.get("created") == name.created
+            and type(created := chunk.get("created")) is int  # 1.0 and True equal 1
+            and created == name.created
             and chunk.get("model") == name.model
             and chunk.get("object") == "chat.completion.chunk"
         ):

@@ -54,8 +54,12 @@ _PLACEHOLDER_SIGNATURE: Final = "skip_thought_signature_validator"
 
 def request_path(model: ModelSettings, *, stream: bool) -> str:
     """Return the request path."""
-    name = quote(model.name.removeprefix(_PREFIX), safe="")
-    return f"{MODELS_PATH}/{name}:" + ("streamGenerateContent?alt=sse" if stream else "generateContent")
+    return f"{_model_path(model)}:" + ("streamGenerateContent?alt=sse" if stream else "generateContent")
+
+
+def _model_path(model: ModelSettings) -> str:
+    """Return the model's path."""
+    return f"{MODELS_PATH}/{quote(model.name.removeprefix(_PREFIX), safe='')}"
 
 
 def read_models(body: bytes) -> list[str]:
@@ -90,7 +94,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
 
 def count_path(model: ModelSettings) -> str:
     """Return the path of token-counting requests."""
-    return f"{MODELS_PATH}/{quote(model.name.removeprefix(_PREFIX), safe='')}:countTokens"
+    return f"{_model_path(model)}:countTokens"
 
 
 def write_count_request(conversation: Conversation, model: ModelSettings) -> bytes:

@@ -16,6 +16,7 @@ No input from an upstream makes this module raise an exception. Source: `types/r
 openai-python 3.54.
 """
 
+from math import isfinite
 from typing import Final
 
 from streamtool.core import sse
@@ -34,8 +35,8 @@ from streamtool.core.reply import (
 )
 from streamtool.protocols.responses.typed_calls import FORMATS_BY_ITEM, typed_call
 from streamtool.protocols.shared import wire
-from streamtool.protocols.shared.body_sniffer import token_count, too_large_error, truncated_error
-from streamtool.protocols.shared.stream import Events, StreamReader, flush_joiners, nonempty_string
+from streamtool.protocols.shared.body_sniffer import token_count, too_large_error, truncated_error, wrong_type_error
+from streamtool.protocols.shared.stream import Events, StreamReader, creation_time, flush_joiners, nonempty_string
 
 _TEXTS: Final = frozenset({"response.output_text.delta", "response.refusal.delta"})
 _THOUGHTS: Final = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
@@ -71,18 +72,25 @@ class ReplyReader(StreamReader):
             self._fail(wire.upstream_error(value), events)
             return
         self._start(value, events)
+        if self.ended:
+            return
         for place, item in enumerate(value["output"]):
             self._item(place, item, events)
         self._end_response(value, events)
 
     def _read(self, fields: JsonObject, event: sse.ServerSentEvent | None, events: Events) -> None:
         kind = fields.get("type") or (None if event is None else event.name)
+        if not isinstance(kind, str | None):
+            self._fail(wrong_type_error("type"), events)
+            return
         place, piece = fields.get("output_index"), fields.get("delta")
         if fields.get("error") or kind == "error":
             self._fail(wire.upstream_error(fields), events)
             return
         if isinstance(response := fields.get("response"), dict):
             self._start(response, events)
+            if self.ended:
+                return
             # The terminal event repeats all items. Items whose own events were missing or ignored are emitted here,
             # before the finish.
             if kind in _ENDS:
@@ -105,7 +113,12 @@ class ReplyReader(StreamReader):
         if not self._started:
             self._started = True
             created = response.get("created_at")
-            moment = int(created) if isinstance(created, int | float) else None
+            if isinstance(created, float):
+                if not isfinite(created):
+                    self._fail(wrong_type_error("created_at"), events)
+                    return
+                created = int(created)
+            moment = creation_time(created)
             events.append(
                 ReplyStart(nonempty_string(response.get("id")), moment, nonempty_string(response.get("model")))
             )
@@ -141,7 +154,7 @@ class ReplyReader(StreamReader):
         """Begin an item. Only calls are opened here, because their names are already known."""
         if not isinstance(item, dict) or self._open is not None or place in self._emitted:
             return
-        if item.get("type") in _CALLS and (name := _name(item)) is not None:
+        if str(item.get("type")) in _CALLS and (name := _name(item)) is not None:
             self._emitted.add(place)
             self._open = place
             self._arguments = []
@@ -151,7 +164,7 @@ class ReplyReader(StreamReader):
         """End an item, and emit its content if it had no deltas."""
         if not isinstance(item, dict):
             return
-        kind = item.get("type")
+        kind = str(item.get("type"))
         if place == self._open:
             self._close(item, events)
         elif place in self._emitted:
@@ -161,7 +174,7 @@ class ReplyReader(StreamReader):
             if self._open is not None:
                 self._close(item, events)
         elif self._open is None:
-            self._emit_item(str(kind), item, events)
+            self._emit_item(kind, item, events)
             self._emitted.add(place)
 
     def _emit_item(self, kind: str, item: JsonObject, events: Events) -> None:
@@ -224,6 +237,9 @@ class ReplyReader(StreamReader):
     def _end_response(self, response: JsonObject, events: Events) -> None:
         """Handle the response object in the terminal event, or in a response body that is one document."""
         status = response.get("status")
+        if not isinstance(status, str | None):
+            self._fail(wrong_type_error("status"), events)
+            return
         if status in _BROKEN:
             self._fail(wire.upstream_error(response.get("error") or f"The upstream's reply {_BROKEN[status]}."), events)
             return

@@ -115,6 +115,11 @@ def unreadable_error() -> UpstreamError:
     return UpstreamError("The upstream sent an event that is not JSON.", code="upstream_unreadable")
 
 
+def wrong_type_error(field: str) -> UpstreamError:
+    """Return the error for a field whose value has the wrong type."""
+    return UpstreamError(f"The upstream's reply is invalid: `{field}` has the wrong type.", code="upstream_unreadable")
+
+
 def too_large_error() -> UpstreamError:
     """Return the error for a reply that exceeds the buffer limit."""
     return UpstreamError(f"The upstream's reply is larger than {sse.MAX_BUFFERED} bytes.", code="reply_too_large")

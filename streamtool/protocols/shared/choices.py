@@ -20,6 +20,7 @@ from streamtool.protocols.shared.stream import (
     Events,
     StreamReader,
     choices_missing_error,
+    creation_time,
     nonempty_string,
     stronger_reason,
 )
@@ -91,9 +92,7 @@ class ChoicesReader(StreamReader, Generic[ChoiceT]):
                 self._entry(entry, position, events)
 
     def _start(self, fields: JsonObject, events: Events) -> None:
-        created = fields.get("created")
-        if not isinstance(created, int) or isinstance(created, bool) or created <= 0:
-            created = None
+        created = creation_time(fields.get("created"))
         self._name = ReplyStart(nonempty_string(fields.get("id")), created, nonempty_string(fields.get("model")))
         events.append(self._name)
 

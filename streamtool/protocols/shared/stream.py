@@ -60,6 +60,7 @@ COMPLETE_HEADERS: Final = ((b"content-type", b"application/json"),)
 """Headers of a complete reply or of an error; the sender adds the length."""
 
 _SPACE_HELD: Final = 4096  # maximum number of whitespace characters to buffer after a call
+_YEAR_10000: Final = 253_402_300_800
 _decode: Final = wire.decode
 _strict: Final = msgspec.json.Encoder().encode
 
@@ -205,6 +206,11 @@ def unwrap_list(value: Json) -> Json:
 def nonempty_string(value: Json) -> str | None:
     """Return a non-empty string with its lone surrogates replaced, or None for anything else."""
     return wire.repaired(value) if isinstance(value, str) and value else None
+
+
+def creation_time(value: Json) -> int | None:
+    """Return a Unix timestamp in seconds that every protocol can express, or None for anything else."""
+    return value if type(value) is int and 0 < value < _YEAR_10000 else None
 
 
 def flush_joiners(choice: int, reasoning: wire.Joiner, text: wire.Joiner, events: Events) -> None:
