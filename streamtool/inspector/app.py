@@ -101,7 +101,7 @@ FORWARDED: Final = frozenset(
         b"x-scheme",
     )
 )
-"""Headers that reverse proxies, content delivery networks and tunnels add, besides `x-forwarded-…` and
+"""Headers that reverse proxies, content delivery networks and tunnels add, apart from `x-forwarded-…` and
 `x-original-forwarded-…`. If a request contains one of them, its peer address is not the client's.
 """
 _FORWARDED_PREFIXES: Final = (b"x-forwarded", b"x-original-forwarded")
