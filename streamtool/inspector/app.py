@@ -264,7 +264,7 @@ def _is_direct(scope: Scope) -> bool:
     names = {name.lower() for name, _ in scope["headers"]}
     hosts = [value.decode("latin-1").lower() for name, value in scope["headers"] if name.lower() == b"host"]
     return (
-        bool(client)
+        client is not None
         and is_loopback(client[0])
         and len(hosts) == 1
         and is_loopback(host_name(hosts[0]))
