@@ -47,7 +47,9 @@ class Recorder:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingsError(f"trace: {directory} cannot be created: {error.strerror}", param="trace") from None
+            raise SettingsError(
+                f"recordings: {directory} cannot be created: {error.strerror}", param="recordings"
+            ) from None
 
     def record(self, exchange: Exchange) -> "Recording":
         """Return a recording of an exchange that begins now."""

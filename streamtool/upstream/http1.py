@@ -293,7 +293,8 @@ class _Connection(asyncio.Protocol):
             reader.set_result(self._take_pieces())
             if self._paused:
                 self._paused = False
-                self._transport.resume_reading()
+                if self._transport is not None:  # the connection may have been lost meanwhile
+                    self._transport.resume_reading()
         elif self.complete:
             reader.set_exception(StopAsyncIteration())
         elif self.error is not None:

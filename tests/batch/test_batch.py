@@ -212,7 +212,7 @@ def test_invalid_combinations_of_options_are_rejected(tmp_path: Path, arguments:
 
 def test_records_read_as_a_single_text_get_a_hint(tmp_path: Path):
     (tmp_path / "r.jsonl").write_text('{"text": "a"}\n')
-    assert b"--field NAME" in command("r.jsonl", cwd=tmp_path).stderr
+    assert b"--field PATH" in command("r.jsonl", cwd=tmp_path).stderr
     (tmp_path / "r.txt").write_text("{} is empty\n")
     assert not command("r.txt", cwd=tmp_path).stderr
 

@@ -36,7 +36,7 @@ def settings_of(heading: str) -> Settings:
 
 
 DOAI = settings_of("Coming from DOAI Proxy")
-PRINT = settings_of("Coming from a proxy for a command line")
+PRINT = settings_of("Coming from a proxy around a command-line agent")
 WINDLASS = settings_of("Coming from Windlass")
 
 

@@ -648,7 +648,7 @@ def test_unused_observers_are_not_imported():
 
 def test_a_directory_that_cannot_be_created_is_a_settings_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match=r"trace: .*/file/traces cannot be created"):
+    with pytest.raises(SettingsError, match=r"recordings: .*/file/traces cannot be created"):
         Observers(Settings(recordings=str(tmp_path / "file" / "traces")), lambda: 0.0)
 
 

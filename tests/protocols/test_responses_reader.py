@@ -1,6 +1,7 @@
 """Reading an upstream's Responses reply: pieces, calls, reasoning, whole documents, and every kind of failure."""
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -192,3 +193,19 @@ def test_nothing_raises_on_damaged_bytes(end: str):
         for damage in (b"", b"\xff", b'"', b"}", b"\n\n"):
             found = read(body[:place] + damage + body[place + 1 :])
             assert type(found[-1]) in (ReplyEnd, ReplyFailure)
+
+
+def test_no_text_is_lost_while_a_call_is_open():
+    """Whatever the order in which a server sends the events of several items."""
+    rng = random.Random(3)
+    for _ in range(200):
+        waiting = [pieces(item, place) for place, item in enumerate(ITEMS)]
+        mixed = []
+        while any(waiting):
+            mixed.append(rng.choice([item for item in waiting if item]).pop(0))
+        events = read(stream(*mixed, WHOLE))
+        for kind, text in ((ReplyReasoningDelta, "Hm."), (ReplyTextDelta, "Ä 🌡")):
+            assert "".join(event.text for event in events if type(event) is kind) == text
+        calls = [event.name for event in events if type(event) is ReplyCallStart]
+        assert sorted(calls) == ["note", "ping"]
+        assert all(event.complete for event in events if type(event) is ReplyCallEnd)

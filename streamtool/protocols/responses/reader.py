@@ -3,9 +3,8 @@
 Theory of operation. The reply is a sequence of items. An item begins with an event, deltas follow, and the item's last
 event repeats the entire item. Deltas are emitted immediately. If an item had no deltas, its content is taken from its
 last event, so the same code can read replies from servers that send no deltas, or one document instead of a stream.
-While a call is open, deltas of other items are ignored. An item that had no deltas before the call is emitted
-completely when it ends or when the reply ends; an item that already had deltas loses those that arrive during the call.
-Only the open call's arguments are buffered, up to a limit, to check whether they form an object.
+While a call is open, its arguments are also buffered, to check whether they form an object, and deltas of other items
+wait for its end; both are limited.
 
 Facts about upstreams:
 - The last event of a stream states why the reply ended: `response.completed`, `response.incomplete` with a reason, or
@@ -51,7 +50,18 @@ _REASONS: Final = {"max_output_tokens": Reason.LENGTH, "content_filter": Reason.
 class ReplyReader(StreamReader):
     """Reader for one reply. `n` is always 1 in this protocol."""
 
-    __slots__ = ("_argument", "_arguments", "_calls", "_emitted", "_open", "_reasoning", "_size", "_started", "_text")
+    __slots__ = (
+        "_argument",
+        "_arguments",
+        "_calls",
+        "_delayed",
+        "_emitted",
+        "_open",
+        "_reasoning",
+        "_size",
+        "_started",
+        "_text",
+    )
 
     def __init__(self, *, n: int = 1) -> None:  # noqa: ARG002
         super().__init__()
@@ -62,6 +72,8 @@ class ReplyReader(StreamReader):
         self._open: int | None = None
         """Index of the open call's item."""
         self._arguments: list[str] = []
+        self._delayed: list[tuple[str, bool]] = []
+        """Deltas of other items that arrived during the open call, and whether they are reasoning."""
         self._size = 0
         self._argument = wire.Joiner()
         self._text = wire.Joiner()
@@ -135,11 +147,14 @@ class ReplyReader(StreamReader):
 
     def _piece(self, kind: str, place: int, piece: str, events: Events) -> None:
         """Emit a delta of an item, unless another item is an open call."""
-        # Reply events of a call are contiguous, so deltas of other items are ignored while the call is open. These
-        # items are not added to `_emitted`, so that their content can be emitted when they end.
+        # Reply events of a call are contiguous, so deltas of other items wait while the call is open.
         if self._open is not None:
             if kind in _ARGUMENTS and place == self._open:
                 self._buffer_argument(piece, events)
+            elif kind in _TEXTS or kind in _THOUGHTS:
+                self._emitted.add(place)
+                self._count(len(piece), events)
+                self._delayed.append((piece, kind in _THOUGHTS))
             return
         if kind in _TEXTS or kind in _THOUGHTS:
             self._emitted.add(place)
@@ -204,11 +219,15 @@ class ReplyReader(StreamReader):
     # --- the open call
 
     def _buffer_argument(self, piece: str, events: Events) -> None:
-        self._size += len(piece)
+        self._count(len(piece), events)
+        if piece and not self.ended:
+            self._put(self._argument.feed(piece), events)
+
+    def _count(self, size: int, events: Events) -> None:
+        """Count buffered characters, and fail if there are too many."""
+        self._size += size
         if self._size > sse.MAX_BUFFERED:
             self._fail(too_large_error(), events)
-        elif piece:
-            self._put(self._argument.feed(piece), events)
 
     def _put(self, piece: str, events: Events) -> None:
         if piece:
@@ -231,6 +250,9 @@ class ReplyReader(StreamReader):
         events.append(ReplyCallEnd(0, self._calls, complete))
         self._calls += 1
         self._open = None
+        for piece, thought in self._delayed:
+            self._emit_text(piece, events, thought=thought)
+        self._delayed.clear()
 
     # --- the end
 
