@@ -399,7 +399,7 @@ async def test_invalid_messages_are_errors():
 def test_invalid_settings_are_errors():
     with pytest.raises(SettingsError, match="an agent needs an upstream"):
         Agent(None)
-    with pytest.raises(SettingsError, match="at least one turn"):
+    with pytest.raises(SettingsError, match="expected 1 or more"):
         Agent("sample", max_turns=0)
     with pytest.raises(SettingsError, match="an http or https url"):
         Agent("ftp://x")
@@ -449,7 +449,7 @@ async def test_an_agent_cannot_be_entered_twice_at_the_same_time():
     agent = Agent("sample", [get_weather])
     for _ in range(2):
         async with agent:
-            with pytest.raises(AgentError, match="already entered"):
+            with pytest.raises(AgentError, match="already been entered"):
                 await agent.__aenter__()
             assert await agent.ask("Hello") == "Here is what I found: 18 °C in Hello"
 

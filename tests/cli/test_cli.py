@@ -806,7 +806,7 @@ def test_serve_suggests_a_similar_setting(run, tmp_path):
 
 
 def test_serve_can_be_made_insecure_explicitly(run):
-    assert run("serve", "--check", "--host", "0.0.0.0", "--insecure")[0] == 0
+    assert run("serve", "--check", "--upstream", "sample", "--host", "0.0.0.0", "--insecure")[0] == 0
 
 
 def test_serve_requires_a_settings_file_in_utf_8(run, tmp_path):
