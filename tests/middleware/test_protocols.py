@@ -174,7 +174,7 @@ async def test_the_url_and_headers_of_upstream_requests():
         "messages": "http://up.test/v1/messages",
         "responses": "http://up.test/v1/responses",
         "ollama": "http://up.test/api/chat",
-        "gemini": "http://up.test/v1beta/models/org/a%20b:streamGenerateContent?alt=sse",
+        "gemini": "http://up.test/v1beta/models/org%2Fa%20b:streamGenerateContent?alt=sse",
         "completions": "http://up.test/v1/completions",
     }
 
