@@ -25,7 +25,7 @@ class FormatTables:
         "left_over",
         "line",
         "opening",
-        "plain_fence",
+        "plain_fences",
         "scanners",
         "siblings",
         "unmarked",
@@ -47,8 +47,8 @@ class FormatTables:
         lines: list[tuple[str, Marked]] = [
             (text.removesuffix("{_}"), opener) for text, opener in openers.items() if opener.line
         ]
-        if self.fences:
-            lines.append(("```", TextFinding.FENCE))
+        if formats:
+            lines += [("```", TextFinding.FENCE), ("~~~", TextFinding.FENCE)]
         self.line: Markers[Marked] = Markers(lines, any_case=True)
         everywhere: list[tuple[str, Marked]] = [(text, opener) for text, opener in openers.items() if not opener.line]
         everywhere.sort(key=lambda marker: "{ns}" in marker[0])  # a literal prefix takes precedence over any namespace
@@ -69,20 +69,22 @@ class FormatTables:
         )
         """Openers and closers that count anywhere."""
         either = f"{self.line.expression(complete='')}|{self.opening.expression(complete='')}"
-        self.plain_fence = self.fences.plain(rf"[{{\[]|{either}" if lines else "")
-        """Run for a fence whose content does not begin with a call, up to that content."""
-        self.scanners = Scanners(everywhere, self.line, sections, self.closers, self.unmarked)
+        opens = rf"[{{\[]|{either}" if lines else ""
+        self.plain_fences = tuple(self.fences.plain(opens, after_text=after_text) for after_text in (False, True))
+        """Fence up to the first thing in it, which is not a call: before text, and after text."""
+        self.scanners = Scanners(everywhere, self.line, sections, self.closers, self.unmarked, fences=self.fences)
 
     def precompile(self) -> None:
         """Compile everything that would otherwise be compiled on demand."""
         for first, fresh, closers in ((1, 1, 0), (1, 1, 1), (0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)):
             scanner = self.scanners.get(first=bool(first), fresh=bool(fresh), closers=bool(closers))
             scanner.at.match("", 0)
-            for run in scanner.runs():
+            for run in scanner.all_runs():
                 run.compile()
         for markers in (self.line, self.opening, self.siblings):
             markers.match("", 0)
-        self.plain_fence.compile()
+        for run in self.plain_fences:
+            run.compile()
 
 
 @lru_cache(maxsize=64)

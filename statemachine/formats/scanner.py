@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from re import Match
 
 from attrs import frozen
@@ -9,7 +10,7 @@ from attrs import frozen
 from statemachine.formats.format import Anchor, Format, MessageBody, Parameters, Section
 from statemachine.formats.markers import END, NAMESPACE, NEVER, Markers, first_characters
 from statemachine.formats.openers import KeyRole, Keys, Opener, envelope_of
-from statemachine.formats.unmarked import FENCE_BEGUN, TextFinding, Unmarked
+from statemachine.formats.unmarked import FENCE_BEGUN, Fences, TextFinding, Unmarked
 from statemachine.stream.runs import Run
 
 TICK = "`"
@@ -20,6 +21,27 @@ a marker.
 MAX_NEWLINES = 64
 """Maximum number of newlines before an opener to buffer as markup; if there are more, the earlier ones are text."""
 Marked = Opener | Section | TextFinding | str  # a str is a closer
+
+
+class LinePlace(Enum):
+    """Position of the text within its line."""
+
+    START = "only blanks came since the last line end"
+    INSIDE = "something else did"
+    ESCAPE = "after a backslash"
+    OPENING = "after a backtick that opens inline code, alone or with more of them"
+    CODE = "inside of inline code between single backticks"
+    CLOSING = "after a backtick that ends this code, unless more of them follow"
+    ITEM_DIGITS = "inside of the number of a list item"
+    ITEM_MARK = "after the marker of a list item"
+    ITEM = "after the marker of a list item and a blank"
+    QUOTE = "inside of a line of a block quote"
+    INDENTED = "inside of indented code"
+    INDENT_1 = "after one blank of a line that may be indented code"
+    INDENT_2 = "after two blanks of such a line"
+    INDENT_3 = "after three blanks of such a line"
+
+    __hash__ = object.__hash__  # Enum's own `__hash__` is a Python function
 
 
 def plain_object(keys: Keys) -> tuple[str, str, str]:
@@ -50,14 +72,12 @@ class Scanner:
     begins there.
     """
 
-    inside: Run
-    """Run within a line."""
-    start: Run
-    """Run at the start of a line."""
-    code: Run
-    """Run inside inline code."""
-    quote: Run | None
-    """Run within a line of a block quote; None if block quotes do not count."""
+    runs: Mapping[LinePlace, Run]
+    """The run of each place."""
+    places: Mapping[Run, LinePlace]
+    """The place of each run."""
+    blocks: bool
+    """Whether block quotes, indented code and inline code over several lines count."""
     objects: "ObjectRuns"
     """Runs inside an object that is not a call."""
     at: Markers[Marked]
@@ -67,12 +87,13 @@ class Scanner:
     """Matches the beginning of an object that is not a call."""
     begun: Callable[[str, int], Match[str] | None]
     """Matches text that may still become the beginning of such an object."""
+    fence_begun: Callable[[str, int], Match[str] | None]
+    """Matches a fence that is too short to show whether the first thing in it is a call."""
 
-    def runs(self) -> list[Run]:
+    def all_runs(self) -> list[Run]:
         """Return all runs, which lead into one another."""
         objects = self.objects
-        runs = [self.inside, self.start, self.code, objects.head, objects.members, objects.string]
-        return runs if self.quote is None else [*runs, self.quote]
+        return [*self.runs.values(), objects.head, objects.members, objects.string]
 
 
 strip_optional = re.compile(r"\{(?:ns|word|[*_:])\}").sub
@@ -88,6 +109,32 @@ JSON_ENDS = r"(?:\}|(?=[^}\]{\[\"]))"
 """Brace that ends an object, or a character that cannot occur in JSON here."""
 JSON_OPEN = r'"(?:[^"\\]++|\\.)*+'
 """String that has not ended yet."""
+ITEM = r"(?:[-*+]|[0-9]++[.)])[ \t]++"
+"""Marker of a list item, and the blanks after it."""
+ITEM_BEGUN = rf"(?:(?:{ITEM})++()\Z|(?:{ITEM})*+(?:[-*+]()\Z|[0-9]++(?:()\Z|[.)]()\Z)))"
+"""Markers of list items up to the end of the text. The groups: after a blank, after a marker, in a number, after a
+marker.
+"""
+INDENT = r"(?: {4}| {0,3}\t)"
+"""Indentation that makes a line code."""
+INDENTED_CODE = Run(
+    rf"[^\n]*+(?:\n(?:[ \t]*+\r?\n)*+{INDENT}[^\n]*+)*+"
+    rf"(?:(\n(?:[ \t\r\n]{{0,{MAX_NEWLINES}}}[\r\n])?\Z)|\n (?:()\Z| (?:()\Z| ()\Z)))?+",
+    search=re.compile(r"\n").search,
+)
+INDENTS = tuple(
+    Run(rf"(?:(?!)()|(?: {{{4 - columns}}}| {{0,{3 - columns}}}\t)[^\n]*+()\Z| (?:()\Z| ()\Z))?+")
+    for columns in (1, 2, 3)
+)
+"""Runs for lines after indented code, by the number of blanks that they begin with."""
+INDENTED_CODE.next_runs = {2: INDENTS[0], 3: INDENTS[1], 4: INDENTS[2]}
+INDENTS[0].next_runs = {2: INDENTED_CODE, 3: INDENTS[1], 4: INDENTS[2]}
+INDENTS[1].next_runs = {2: INDENTED_CODE, 3: INDENTS[2]}
+INDENTS[2].next_runs = {2: INDENTED_CODE}
+SPAN = rf"{TICK}(?!{TICK})[^{TICK}\r\n]++"
+"""Inline code between single backticks, up to the second one."""
+FOLLOWS = rf"[{TICK}A-Za-z0-9\"@~\-]"
+"""Character after a backtick that makes it more than the end of inline code."""
 HELD_NEWLINES = rf"{LINES}{{1,{MAX_NEWLINES // 2}}}+"
 """Newlines that may precede an opener."""
 
@@ -142,15 +189,15 @@ class ObjectRuns:
 
 
 def text_runs(
-    at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys, *, quotes: bool
-) -> tuple[Run, Run, Run, Run | None, ObjectRuns]:
-    """Return the runs for text in which nothing begins: within a line, at its start (after blanks only), inside inline
-    code, in a line of a block quote (None without `quotes`), and in objects.
+    at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys, fence: str, *, blocks: bool
+) -> tuple[dict[LinePlace, Run], ObjectRuns]:
+    """Return the runs for text in which nothing begins, by place, and those for objects. `fence` matches a fence that
+    is too short. Without `blocks`, only code within a line counts.
 
-    Three things are skipped completely: inline code that ends on its line; a line of a block quote; and a small object
-    whose first keys show that it is not a call (through its end, or up to the point where it stops being JSON).
-    Newlines at the end of a piece wait for the text after them; blanks after those newlines do not wait: the run
-    changes instead.
+    Three things are skipped completely: inline code between single backticks that ends on its line; a line of a
+    block quote; and a small object whose first keys show that it is not a call (through its end, or up to the point
+    where it stops being JSON). Newlines at the end of a piece wait for the text after them; blanks after those
+    newlines do not wait: the run changes instead.
     """
     # The result must not depend on how the reply is cut into pieces, so a run may let text flow only if no later
     # character can change the meaning of that text. That makes the run within a line an expression for this grammar
@@ -161,9 +208,10 @@ def text_runs(
     #     plain   = characters that nothing begins with ;
     #     begins  = a character that something may begin with, and enough text to show that nothing does:
     #               another tag, newlines without a label or a quote, a near miss of a marker, an object that is
-    #               not a call, inline code or a quote up to its end ;
+    #               not a call, inline code or a quote up to its end, a backslash and what it escapes ;
     #     waits   = ( newlines | newlines, begun fence or label | [ newlines ], begun marker ), end ;    (* group 1 *)
-    #     changes = ( newlines, blanks | inline code | [ newlines ], begun object | block quote ), end ; (* 2 to 5 *)
+    #     changes = ( newlines, list items | newlines, blanks | inline code | [ newlines ], begun object
+    #               | block quote | backtick | inline code, backtick | backslash ), end ;             (* 2 to 12 *)
     #
     # If none of the three follows `safe`, something begins here, and the grammar decides (`grammar/text.py`). A change
     # of run needs no buffer: the text flows, and the next piece is read by another run. Quantifiers are possessive
@@ -178,48 +226,90 @@ def text_runs(
     objects = rf"{small}|{beginning}{JSON_FLAT}{JSON_ENDS}"
     label, blanks = line.expression(complete=""), r"[ \t]*+"
     lines = rf"(?<!\n){LINES}++"
+    # A blank line before an indented line may begin indented code, and list items may be followed by a quote.
+    indented = r"(?=[ \t])(?:(?<=\n\n)|(?<=\n\r\n)|[ \t]++[\r\n])"
+    items = rf"(?=[-*+0-9])(?:{ITEM})*+(?:>|\Z|[-*+]\Z|[0-9]++[.)]?+\Z)"
     # Newlines flow if the text after them cannot begin a marker at the start of a line. They are matched as a unit: the
     # lookbehind keeps the expression from starting in the middle of a run of newlines, where the remaining ones would
     # look like a shorter run.
-    goes_on = rf"{lines}(?!{blanks}(?:{'>|' if quotes else ''}{label}|{END})|\r\Z)"
-    quoted = rf"{lines}{blanks}{first.get('>', '>')}[^\r\n]*+" if quotes else NEVER
-    special = "".join([*first, TICK, r"\r\n"])
+    goes_on = (
+        rf"{lines}(?!{blanks}(?:{END}|>|{items}|{label})|\r\Z|{indented})"
+        if blocks
+        else rf"{lines}(?!{blanks}(?:{label}|{END})|\r\Z)"
+    )
+    not_indented = rf"{lines}(?!{indented})"
+    quoted = rf"{not_indented}{blanks}(?:{ITEM})*+{first.get('>', '>')}[^\r\n]*+" if blocks else NEVER
+    special = "".join([*first, TICK, r"\\", r"\r\n"])
     plain = f"[^{special}]*+"
+    near = f"(?:{'|'.join(first.values())}|{objects})"
     begins = "|".join(
         [
             other_tag(at, special),
-            f"{goes_on}(?![{''.join(first)}])",
-            f"(?:{goes_on})?+(?:{'|'.join(first.values())}|{objects})",
-            rf"{TICK}[^{TICK}\r\n]*+{TICK}",
+            f"{goes_on}(?:(?![{''.join(first)}])|{near})",
+            near,
+            rf"{SPAN}{TICK}(?!{FOLLOWS}|[{''.join(first)}]|\Z)",
+            rf"\\(?:[{TICK}\\]|(?![{TICK}\\]|\Z))",
             rf"{quoted}(?!\Z)",
             r"\r(?!\n|\Z)",
         ],
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
-    fence = FENCE_BEGUN if quotes and TextFinding.FENCE in line.values else NEVER
+    fence = fence if blocks and TextFinding.FENCE in line.values else NEVER
     begun_line, begun_near = line.begun_expression(), openers.begun_expression_within(COMPARED)
     waits = rf"{HELD_NEWLINES}(?:\r?\Z|{fence}|{begun_line})|\r\Z|(?:{HELD_NEWLINES})?+{begun_near}"
-    changes = rf"{lines}[ \t]++(\Z|{begun_line})|{TICK}[^{TICK}\r\n]*+()\Z|((?:{HELD_NEWLINES})?+{begun})|{quoted}()\Z"
+    blank = rf"(?<!\n){LINES}(?!{LINES})[ \t]++" if blocks else rf"{lines}[ \t]++"
+    items_begin = rf"(?=[\r\n][ \t\r\n]*+[-*+0-9]){not_indented}{blanks}{ITEM_BEGUN}|" if blocks else "(?!)()()()()|"
+    changes = (
+        rf"{items_begin}{blank}(\Z|{begun_line})|{SPAN}()\Z|((?:{HELD_NEWLINES})?+{begun})|{quoted}()\Z"
+        rf"|{TICK}()\Z|{SPAN}{TICK}()\Z|\\()\Z"
+    )
     # Usually, nothing waits, so the end of the text is the first alternative.
     inside = Run(rf"{safe}(?:\Z|({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
     tag = first.get("<", NEVER)
     # At the start of a line, blanks flow, and text that is neither a label nor the beginning of a marker changes the
     # run to `inside` (2). Everything else stops the run, and `grammar/lines.py` decides.
-    at_start = rf"(?=[^ \t{'>' if quotes else ''}])(?!{label})(?:(?![{special}])|{tag}|{objects}){plain}"
-    start = Run(rf"[ \t]*+(?:({line.begun_expression()})|{at_start}()|({begun}))?+")
-    code = Run(rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}{plain}()\Z)?+", search=re.compile(rf"[{TICK}\r\n]").search)
+    no_block = rf"(?!>|{items})" if blocks else ""
+    flows = rf"(?:(?![{special}])|{tag}|{objects}){plain}"
+    at_start = rf"(?=[^ \t]){no_block}(?!{label}){flows}"
+    start = Run(rf"[ \t]*+(?:({line.begun_expression()})|{at_start}()|({begun}){f'|{ITEM_BEGUN}' if blocks else ''})?+")
+    code = Run(
+        rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}(?:()\Z|(?!{FOLLOWS}|[{special}]){plain}()\Z))?+",
+        search=re.compile(rf"[{TICK}\r\n]").search,
+    )
     in_object = ObjectRuns.of(keys, plain)
     in_object.connect(inside)
-    inside.next_runs = {2: start, 3: code, 4: in_object.head}
+    place = LinePlace
+    runs = {
+        place.START: start,
+        place.INSIDE: inside,
+        place.ESCAPE: Run(rf"(?:(?!)()|(?!\Z)[{TICK}\\]?+{plain}()\Z)?+"),
+        place.OPENING: Run(rf"(?:(?!)()|[^{TICK}\r\n]++()\Z)?+"),
+        place.CODE: code,
+        place.CLOSING: Run(rf"(?:(?!)()|(?!{FOLLOWS}|[{special}]|\Z){plain}()\Z)?+"),
+    }
+    inside.next_runs = {6: start, 7: code, 8: in_object.head, 10: runs[place.OPENING], 11: runs[place.CLOSING]}
+    inside.next_runs[12] = runs[place.ESCAPE]
     start.next_runs = {2: inside, 3: in_object.head}
-    code.next_runs = {2: inside}
-    quote = None
-    if quotes:
+    code.next_runs = {2: runs[place.CLOSING], 3: inside}
+    runs[place.ESCAPE].next_runs = runs[place.CLOSING].next_runs = {2: inside}
+    runs[place.OPENING].next_runs = {2: code}
+    if blocks:
         ends = rf"({HELD_NEWLINES}\r?\Z|\r\Z)|{goes_on}(?![{''.join(first)}]){plain}()\Z|{quoted}()\Z"
         quote = Run(rf"[^\r\n]*+(?:(?!)()|{ends})?+", search=re.compile(r"[\r\n]").search)
-        inside.next_runs[5] = quote
         quote.next_runs = {2: inside, 3: inside, 4: quote}
-    return inside, start, code, quote, in_object
+        further = rf"(?:(?!)()|()\Z|{ITEM_BEGUN}|(?:{ITEM})*+(?![>{special}]|\Z){plain}()\Z)"
+        digits = Run(rf"[0-9]*+(?:(?!)()|()\Z|[.)]()\Z|[.)][ \t]++{further})?+")
+        mark = Run(rf"(?:[ \t]++{further}|(?![ \t{special}]|\Z){plain}()\Z)?+")
+        item = Run(rf"[ \t]*+{further}?+")
+        runs |= {place.QUOTE: quote, place.INDENTED: INDENTED_CODE}
+        runs |= dict(zip((place.INDENT_1, place.INDENT_2, place.INDENT_3), INDENTS, strict=True))
+        runs |= {place.ITEM_DIGITS: digits, place.ITEM_MARK: mark, place.ITEM: item}
+        inside.next_runs |= {2: item, 3: mark, 4: digits, 5: mark, 9: quote}
+        start.next_runs |= {4: item, 5: mark, 6: digits, 7: mark}
+        item.next_runs = {2: item, 3: item, 4: mark, 5: digits, 6: mark, 7: inside}
+        mark.next_runs = item.next_runs | {8: inside}
+        digits.next_runs = {2: digits, 3: mark} | {group + 3: run for group, run in item.next_runs.items()}
+    return runs, in_object
 
 
 def other_tag(at: Markers[Marked], special: str) -> str:
@@ -337,7 +427,17 @@ def without_prefixes(found: Iterable[str], others: Iterable[str]) -> list[str]:
 class Scanners:
     """Scanners for all situations, each created on first use."""
 
-    __slots__ = ("_closers", "_line", "_made", "_openers", "_sections", "_unmarked", "after_text", "before_text")
+    __slots__ = (
+        "_closers",
+        "_fences",
+        "_line",
+        "_made",
+        "_openers",
+        "_sections",
+        "_unmarked",
+        "after_text",
+        "before_text",
+    )
 
     def __init__(
         self,
@@ -346,12 +446,15 @@ class Scanners:
         sections: Sequence[Section],
         closers: Closers,
         unmarked: Unmarked,
+        *,
+        fences: Fences,
     ) -> None:
         self._openers = openers
         self._line = line
         self._sections = sections
         self._closers = closers
         self._unmarked = unmarked
+        self._fences = fences
         self._made: dict[tuple[bool, bool, bool], Scanner] = {}
         self.before_text = self.get(first=True, fresh=True)
         """Scanner to use while reasoning may open."""
@@ -395,16 +498,17 @@ class Scanners:
         at: Markers[Marked] = Markers([*markers, (TICK, TextFinding.TICK)])
         keys = self._unmarked.reply if first else self._unmarked.anywhere
         object_keys = keys.get("{", {})
-        inside, start, code, quote, objects = text_runs(at, openers, self._line, object_keys, quotes=not closers)
+        fence = FENCE_BEGUN if first else self._fences.begun_after_text()
+        runs, objects = text_runs(at, openers, self._line, object_keys, fence, blocks=not closers)
         plain, small, begun = plain_object(object_keys)
         return Scanner(
-            inside=inside,
-            start=start,
-            code=code,
-            quote=quote,
+            runs=runs,
+            places={run: place for place, run in runs.items()},
+            blocks=not closers,
             objects=objects,
             at=at,
             keys=keys,
             plain=re.compile(f"{small}|{plain}").match,
             begun=re.compile(begun).match,
+            fence_begun=re.compile(fence).match,
         )

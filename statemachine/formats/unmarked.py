@@ -17,6 +17,8 @@ MAX_INFO = 40
 FENCE_LINE = rf"`{{3,{MAX_TICKS}}}+(?!`)[^`\r\n]{{0,{MAX_INFO}}}"
 FENCE_BEGUN = rf"(?:`{{1,{MAX_TICKS}}}+|{FENCE_LINE}(?:\r?|\r?\n[ \t\r\n]{{0,64}}+))\Z"
 """Fence that is still too short to show whether the first thing in it is a call."""
+JSON_INFOS = frozenset(["", "json"])
+"""Info strings of fences in which JSON without a marker may be a call after text."""
 
 
 class TextFinding(Enum):
@@ -94,16 +96,32 @@ class Fences:
                 expressions.setdefault(info, (form, variant))
         return cls(keys, frozenset(info for form in fences for info in form.fence), expressions)
 
-    def __bool__(self) -> bool:
-        return bool(self.keys or self.expressions)
+    def announces(self, info: str) -> bool:
+        """Return whether an info string announces a call."""
+        return info in self.infos or info in self.expressions
 
-    def plain(self, opens: str) -> Run:
-        """Return the run for a fence whose content does not begin with a call, up to that content; `opens` matches the
-        possible beginnings of a call.
+    def begun_after_text(self) -> str:
+        """Return the expression for a fence after text that is too short to show whether the first thing in it is a
+        call.
+        """
+        info = rf"[^`\r\n]{{0,{MAX_INFO}}}+\r?\Z|{self._possible()}\r?\n[ \t\r\n]{{0,64}}+\Z"
+        return rf"`{{1,{MAX_TICKS}}}+(?:\Z|(?<=```)(?:{info}))"
+
+    def _possible(self) -> str:
+        """Return the expression for info strings of fences that may begin with a call after text."""
+        infos = sorted({*self.infos, *self.expressions, *JSON_INFOS}, reverse=True)
+        return rf"[ \t]*+(?i:{'|'.join(map(re.escape, infos))})[ \t]*+"
+
+    def plain(self, opens: str, *, after_text: bool) -> Run:
+        """Return the run for a fence up to the first thing in it, which is not a call; `opens` matches what a call may
+        begin with. After text, a fence whose info string excludes a call ends with its line.
         """
         infos = "|".join(map(re.escape, self.expressions))
         other = rf"(?!`++[ \t]*+(?i:{infos})[ \t]*+(?:\r?\n|\r?\Z))" if infos else ""
-        return Run(rf"(?=(`+)){other}{FENCE_LINE}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})")
+        opening = rf"{FENCE_LINE}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})"
+        if after_text:
+            opening = rf"(?:(?!`++{self._possible()}\r?\n){FENCE_LINE}\r?\n|{opening})"
+        return Run(rf"(?=(`+)){other}{opening}")
 
 
 def formats_by_keys(formats: Iterable[Format]) -> tuple[list[Format], list[Format], list[Format], list[Format]]:

@@ -1,30 +1,54 @@
-"""Code fences. If a call is the first thing in a fence, the fence is part of its markup; any other fence is text."""
+"""Code fences. If a call is the first thing in a fence, the fence is part of its markup; any other fence is text.
+
+A fence of tildes is always text. After text, a call with markers is recognized only if the fence announces calls.
+"""
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from re import Match
+from typing import NamedTuple
 
 from statemachine.formats.openers import Opener
 from statemachine.formats.scanner import TICK
-from statemachine.formats.unmarked import FENCE_BEGUN, MAX_INFO, MAX_TICKS
-from statemachine.grammar import call, closers
-from statemachine.grammar.saying import emit_text
-from statemachine.machine.machine import CODE, INSIDE, START, Machine
+from statemachine.formats.unmarked import JSON_INFOS, MAX_INFO, MAX_TICKS
+from statemachine.grammar import call, closers, code
+from statemachine.grammar.saying import emit_text, scanner_of
+from statemachine.machine.machine import INSIDE, START, Machine
 from statemachine.machine.states import Input
 from statemachine.stream.buffer import Grammar, Mismatch
 from statemachine.stream.runs import Run
 
 fence_line = re.compile(rf"(`{{3,{MAX_TICKS}}}+)(?!`)([^`\r\n]{{0,{MAX_INFO}}})(?:(\r?\n)|(\r?\Z))").match
-opening_begun = re.compile(FENCE_BEGUN).match
-fence_end = re.compile(rf"[ \t]{{0,3}}+(`{{3,{MAX_TICKS}}}+)(?!`)[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))").match
-fence_begun = re.compile(r"[ \t]{0,3}+`{0,2}\Z").match
-ticks = re.compile(r"`++").match
-# A line that is not the closing line flows. Group 1 is a line that may still become the closing line (a newline, up to
-# three blanks, fewer than three backticks) and has to wait. The run stops before a newline that is followed by three
-# backticks.
-FENCE = Run(
-    r"[^\n]*+(?:\n(?![ \t]{0,3}+(?:```|`{0,2}\Z))[^\n]*+)*+(\n[ \t]{0,3}+`{0,2}\Z)?+",
-    search=re.compile(r"\n").search,
-)
+tildes = re.compile(r"~++").match
+
+
+class FenceLines(NamedTuple):
+    """Lines of fences of one character."""
+
+    run: Run
+    """Run inside the fence. A line that is not the closing line flows. Group 1 is a line that may still become the
+    closing line (a newline, up to three blanks, fewer than three of the characters) and has to wait. The run stops
+    before a newline that is followed by three of them.
+    """
+    end: Callable[[str, int], Match[str] | None]
+    """Matches a closing line. Group 2 is its end if that is the end of the text."""
+    begun: Callable[[str, int], Match[str] | None]
+    """Matches text that may become a closing line."""
+
+    @classmethod
+    def of(cls, char: str) -> "FenceLines":
+        """Return the lines of fences of this character."""
+        run = (
+            rf"[^\n]*+(?:\n(?![ \t]{{0,3}}+(?:{char * 3}|{char}{{0,2}}\Z))[^\n]*+)*+(\n[ \t]{{0,3}}+{char}{{0,2}}\Z)?+"
+        )
+        end = rf"[ \t]{{0,3}}+({char}{{3,{MAX_TICKS}}}+)(?!{char})[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))"
+        begun = rf"[ \t]{{0,3}}+{char}{{0,2}}\Z"
+        return cls(Run(run, search=re.compile(r"\n").search), re.compile(end).match, re.compile(begun).match)
+
+
+LINES_OF = {char: FenceLines.of(char) for char in (TICK, "~")}
+"""First character of a fence → its lines."""
+fence_end = LINES_OF[TICK].end
 
 
 def read(machine: Machine) -> Grammar:
@@ -32,18 +56,19 @@ def read(machine: Machine) -> Grammar:
     reader, past = machine.reader, machine.text_state
     frame = machine.frames.top
     reader.sink = frame.sink
+    fence = LINES_OF[frame.closers[0][0]]
     while True:
         if past.place is not START:
-            yield from reader.flow(FENCE)
+            yield from reader.flow(fence.run)
             if reader.at >= len(reader.text):
                 yield from reader.more()
                 continue
             emit_text(machine, 1)
             past.place = START
-        # `fence_end` decides once the line is complete. While the available text ends right after the backticks, the
+        # `fence.end` decides once the line is complete. While the available text ends right after the backticks, the
         # line is not known to be complete (group 2 matched the end of the text).
-        found = fence_end(reader.text, reader.at)
-        if (found.lastindex == 2) if found else fence_begun(reader.text, reader.at):
+        found = fence.end(reader.text, reader.at)
+        if (found.lastindex == 2) if found else fence.begun(reader.text, reader.at):
             yield from reader.more()
         elif found is None or len(found[1]) < len(frame.closers[0]):
             past.place = INSIDE
@@ -58,12 +83,26 @@ def read(machine: Machine) -> Grammar:
 def open_plain_fence(machine: Machine, newlines: int) -> bool:
     """Open the fence here as text if the first thing in it is not a call. Return whether it was opened."""
     reader = machine.reader
-    plain = machine.tables.plain_fence.match(reader.text, reader.at + newlines)
+    plain = machine.tables.plain_fences[machine.text_state.text_seen].match(reader.text, reader.at + newlines)
     if plain is None or machine.options.fence_calls or machine.frames.wrappers:
         return False
     emit_text(machine, plain.end() - reader.at)
     machine.frames.apply(Input.FENCE, plain[1])
     return True
+
+
+def open_tilde_fence(machine: Machine, newlines: int) -> Generator[None, None, bool]:
+    """Open the fence of tildes here, after newlines, as text. Return whether it was opened."""
+    reader = machine.reader
+    while (found := tildes(reader.text, reader.at + newlines)) and found.end() == len(reader.text) and not reader.ended:
+        yield from reader.more()
+    machine.text_state.place = INSIDE
+    if found is None:
+        return False
+    emit_text(machine, found.end() - reader.at)
+    if not machine.options.fence_calls:
+        machine.frames.apply(Input.FENCE, found[0])
+    return not machine.options.fence_calls
 
 
 def is_too_short(machine: Machine, offset: int) -> bool:
@@ -73,7 +112,7 @@ def is_too_short(machine: Machine, offset: int) -> bool:
         reader.text[reader.at + offset] == TICK
         and not machine.options.fence_calls
         and not fence_closer(machine)
-        and opening_begun(reader.text, reader.at + offset) is not None
+        and scanner_of(machine).fence_begun(reader.text, reader.at + offset) is not None
     )
 
 
@@ -88,8 +127,8 @@ def read_opener(machine: Machine, newlines: int) -> Generator[None, None, bool]:
     while True:
         found = fence_line(reader.text, reader.at + newlines)
         if found is None:
-            emit_backticks(machine, newlines)
-            return False
+            emit_text(machine, newlines)
+            return (yield from code.read(machine, ticks=0))
         if found[3]:
             break
         yield from reader.more()
@@ -132,22 +171,19 @@ def closing_line(machine: Machine, offset: int) -> Generator[None, None, int]:
     return 0
 
 
-def emit_backticks(machine: Machine, newlines: int) -> None:
-    """Emit backticks at the start of a line that do not open a fence: they are text, perhaps inline code."""
-    reader = machine.reader
-    found = ticks(reader.text, reader.at + newlines)
-    length = len(found[0]) if found else 0
-    emit_text(machine, newlines + length)
-    machine.text_state.place = CODE if length % 2 else INSIDE
-
-
 def read_first(machine: Machine, info: str) -> Grammar:
     """Read the first thing in a fence, if it is a call."""
     reader, tables = machine.reader, machine.tables
     fences = tables.fences
+    # A model that wraps its calls in fences begins with the fence. A fence after text shows an example, unless it
+    # announces a call, or is one of the fences that JSON formats are written in.
+    shown = machine.text_state.text_seen and not fences.announces(info) and not machine.options.fence_calls
+    if shown and info not in JSON_INFOS:
+        raise Mismatch
     machine.set_marked(info in fences.infos)
     yield from machine.skip_whitespace()
-    while True:
+    found, markers = None, tables.opening
+    while not shown:
         for markers in (tables.line, tables.opening):
             found = markers.match(reader.text, reader.at)
             if found is not None:

@@ -1,18 +1,42 @@
-"""Markers that count only at the start of a line: labels, code fences, block quotes."""
+"""Markers and blocks that count only at the start of a line: labels, code fences, indented code, block quotes."""
 
-from collections.abc import Generator
+import re
+from collections.abc import Callable, Generator, Mapping
+from re import Match
 
 from statemachine.formats.markers import Markers
-from statemachine.formats.scanner import Marked
+from statemachine.formats.scanner import ITEM, ITEM_BEGUN, LinePlace, Marked
 from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar import call, fences
 from statemachine.grammar.saying import blanks, emit_text, line_ends, scanner_of
-from statemachine.machine.machine import INSIDE, QUOTE, START, Machine
+from statemachine.machine.machine import INSIDE, START, Machine
+
+TAB = CODE_INDENT = 4
+TILDE = "~"
+BEGIN_QUOTES = frozenset(">-*+0123456789")
+"""First characters of lines that may contain a block quote."""
+item_begins = re.compile(ITEM_BEGUN).match
+indentation_begun = re.compile(r"\n([ \t]++)\Z").match
+quote_in_item = re.compile(rf"(?:{ITEM})++>").match
+ITEM_PLACES = (LinePlace.ITEM, LinePlace.ITEM_MARK, LinePlace.ITEM_DIGITS, LinePlace.ITEM_MARK)
+"""Places at the end of the text after `item_begins` has matched, in the order of its groups."""
+INDENT_COLUMNS: Mapping[LinePlace, int] = {
+    LinePlace.INDENT_1: 1,
+    LinePlace.INDENT_2: 2,
+    LinePlace.INDENT_3: 3,
+}
+"""Place after indented code → number of columns that the line is indented so far."""
+QUOTE_FOLLOWS: Mapping[LinePlace, Callable[[str, int], Match[str] | None]] = {
+    LinePlace.ITEM: re.compile(rf"[ \t]*+(?:{ITEM})*+>").match,
+    LinePlace.ITEM_MARK: re.compile(rf"[ \t]++(?:{ITEM})*+>").match,
+    LinePlace.ITEM_DIGITS: re.compile(rf"[0-9]*+[.)][ \t]++(?:{ITEM})*+>").match,
+}
+"""Place in a list item → what matches the rest of its markers, and the `>` of a block quote."""
 
 
 def read(machine: Machine) -> Generator[None, None, bool]:
     """Read an opener at the start of a line, possibly after buffered newlines. Return whether there was one."""
-    reader, line = machine.reader, machine.tables.line
+    reader, line, past = machine.reader, machine.tables.line, machine.text_state
     while True:
         text, at = reader.text, reader.at
         run = line_ends(text, at)
@@ -24,20 +48,35 @@ def read(machine: Machine) -> Generator[None, None, bool]:
                 return False
             yield from reader.more()
         elif char in " \t":
-            reader.take(blanks(text, begin).end() - at)  # type: ignore[union-attr]  # * always matches
+            end = blanks(text, begin).end()  # type: ignore[union-attr]  # * always matches
+            if newlines:  # nothing else was on the line before
+                past.indent = 0
+            if past.indent is not None:
+                past.indent = columns(text[begin:end], past.indent)
+            reader.take(end - at)
         else:
-            # The order matters: a label or a fence takes precedence over a block quote, and only a line with none of
-            # these is ordinary text.
+            # The order matters: indented code contains nothing else, a label or a fence takes precedence over a block
+            # quote, and only a line with none of these is ordinary text.
+            indented = not newlines and past.indent is not None and past.indent >= CODE_INDENT
+            if indented and char not in "\r\n" and code_may_be_indented(machine):
+                past.place, past.indent = LinePlace.INDENTED, None
+                return False
             found = line.match(text, begin)
             if found is None:
+                if begins_item(machine, newlines):
+                    return False
                 if char != ">" or (yield from open_quote(machine, newlines)):
-                    machine.text_state.place = INSIDE if machine.text_state.place is START else machine.text_state.place
+                    past.place = INSIDE if past.place is START else past.place
+                    past.indent = None
                     return False
             elif found.lastindex is None or fences.is_too_short(machine, newlines):
                 yield from reader.more()
             else:
+                past.indent = None
                 value, length = line.values[found.lastindex - 1], found.end() - reader.at
                 if value is TextFinding.FENCE:
+                    if char == TILDE:
+                        return (yield from fences.open_tilde_fence(machine, newlines))
                     plain = fences.open_plain_fence(machine, newlines)
                     return plain or (yield from fences.read_opener(machine, newlines))
                 machine.open_candidate()
@@ -47,13 +86,81 @@ def read(machine: Machine) -> Generator[None, None, bool]:
                 return True
 
 
+def columns(blank: str, before: int) -> int:
+    """Return the column that blanks lead to from the column `before`; tab stops are four columns apart."""
+    for char in blank:
+        before += TAB - before % TAB if char == "\t" else 1
+    return before
+
+
+def code_may_be_indented(machine: Machine) -> bool:
+    """Return whether an indented line may be code here: text precedes it, and nothing is open around it."""
+    past = machine.text_state
+    return past.text_seen and not past.at_message_start and scanner_of(machine).blocks
+
+
+def begins_indentation(machine: Machine) -> bool:
+    """Read a newline and blanks up to the end of the text, after indented code, or note the blanks that have been read.
+    Return whether there are any.
+    """
+    reader, past = machine.reader, machine.text_state
+    if past.place in INDENT_COLUMNS:
+        past.place, past.indent = START, INDENT_COLUMNS[past.place]
+        return True
+    found = indentation_begun(reader.text, reader.at)
+    if found is not None:
+        emit_text(machine, found.end() - reader.at)
+        past.place, past.indent = START, columns(found[1], 0)
+    return found is not None
+
+
+def follows_blank_line(machine: Machine, newlines: int, begin: int) -> bool:
+    """Note whether the line of the blanks before `begin`, after newlines, follows a blank line. Return whether so."""
+    reader = machine.reader
+    start = reader.at + newlines
+    if begin == start or reader.text.count("\n", reader.at, start) < 2:
+        return False
+    machine.text_state.indent = columns(reader.text[start:begin], 0)
+    return True
+
+
 def begins_quote(machine: Machine, begin: int, markers: Markers[Marked] | None) -> bool:
-    """Return whether the `>` at `begin`, the first character of its line, may begin a block quote.
+    """Return whether the character at `begin`, the first one of its line, may begin a block quote: a `>`, or the marker
+    of a list item that is followed by one.
 
     This is possible if block quotes count here and none of the markers begins at that position.
     """
-    quotes = scanner_of(machine).quote is not None
-    return quotes and (markers is None or markers.match(machine.reader.text, begin) is None)
+    text = machine.reader.text
+    if text[begin] not in BEGIN_QUOTES or not scanner_of(machine).blocks:
+        return False
+    if text[begin] != ">":
+        return item_begins(text, begin) is not None or quote_in_item(text, begin) is not None
+    return markers is None or markers.match(text, begin) is None
+
+
+def begins_item(machine: Machine, newlines: int) -> bool:
+    """Read a list item that begins here, after newlines, if a block quote begins in it or may begin with the next
+    piece. Return whether it was read.
+    """
+    reader, past = machine.reader, machine.text_state
+    begin = reader.at + newlines
+    if reader.text[begin] not in BEGIN_QUOTES or not scanner_of(machine).blocks:
+        return False
+    if quote_in_item(reader.text, begin):
+        past.place = LinePlace.QUOTE
+    elif found := item_begins(reader.text, begin):
+        emit_text(machine, len(reader.text) - reader.at)
+        past.place = ITEM_PLACES[(found.lastindex or 1) - 1]
+    else:
+        return False
+    past.indent = None
+    return True
+
+
+def quote_follows(place: LinePlace, text: str, at: int) -> bool:
+    """Return whether a block quote begins at `at`, in a line that has only markers of list items before it."""
+    follows = QUOTE_FOLLOWS.get(place)
+    return follows is not None and follows(text, at) is not None
 
 
 def open_quote(machine: Machine, newlines: int) -> Generator[None, None, bool]:
@@ -66,7 +173,7 @@ def open_quote(machine: Machine, newlines: int) -> Generator[None, None, bool]:
     if found is not None and found.lastindex is None:
         yield from reader.more()
         return False
-    if found is None and scanner.quote is not None:
+    if found is None and scanner.blocks:
         emit_text(machine, newlines)
-        machine.text_state.place = QUOTE
+        machine.text_state.place = LinePlace.QUOTE
     return True

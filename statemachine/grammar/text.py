@@ -10,14 +10,14 @@ from collections.abc import Generator
 
 from statemachine.formats.format import Anchor, Section
 from statemachine.formats.markers import Markers
-from statemachine.formats.scanner import MAX_NEWLINES, TICK, Marked, Scanner
+from statemachine.formats.scanner import MAX_NEWLINES, TICK, LinePlace, Marked, Scanner
 from statemachine.formats.unmarked import TextFinding
-from statemachine.grammar import call, closers, lines
+from statemachine.grammar import call, closers, code, lines
 from statemachine.grammar.fences import open_plain_fence
 from statemachine.grammar.left_over import may_be_left_over, read_left_over
 from statemachine.grammar.objects import emit_plain_array, enter_object, open_plain_object
 from statemachine.grammar.saying import blanks, emit_text, line_ends, scanner_of
-from statemachine.machine.machine import CODE, INSIDE, QUOTE, START, Machine
+from statemachine.machine.machine import INSIDE, START, Machine
 from statemachine.machine.states import Input
 from statemachine.stream.buffer import Grammar
 from statemachine.stream.emitter import Sink
@@ -38,7 +38,7 @@ def read(machine: Machine) -> Grammar:
             return
         scanner = scanner_of(machine)
         place = past.place
-        run = scanner.code if place is CODE else (place is QUOTE and scanner.quote) or scanner.inside
+        run = scanner.runs[INSIDE if place is START else place]
         # Once visible text has been seen, text no longer affects how later text is read, so it may flow without the
         # grammar. Before that, each stretch passes through `emit_text`, which notes the first visible character: from
         # that point on another scanner applies, because reasoning no longer opens.
@@ -48,22 +48,41 @@ def read(machine: Machine) -> Grammar:
             if ran is scanner.objects.members or ran is scanner.objects.string:
                 enter_object(machine, quoted=ran is scanner.objects.string)
                 return
-            # `feed` may have followed the text through several runs, so the place within the line is derived from the
-            # run in which the text stopped.
-            place = START if ran is scanner.start else CODE if ran is scanner.code else INSIDE
-            past.place = place = QUOTE if ran is scanner.quote else place
-            if place is START and reader.at < len(reader.text):
+            # `feed` may have followed the text through several runs, so the place is derived from the run in which it
+            # stopped.
+            past.place = scanner.places.get(ran, INSIDE)  # type: ignore[arg-type]  # a run has flowed
+            if past.place is START and reader.at < len(reader.text):
                 continue
         elif read_first_text(machine, scanner, run):
             continue
         place = past.place
         if reader.at >= len(reader.text):
             yield from reader.more()
-        elif place is CODE or place is QUOTE:
-            emit_text(machine, int(place is CODE and reader.text[reader.at] == TICK))
-            past.place = INSIDE
+        elif place is not INSIDE and place is not START:
+            if (yield from read_place(machine, place)):
+                return
         elif (yield from read_beginning(machine, scanner.at)):
             return
+
+
+def read_place(machine: Machine, place: LinePlace) -> Generator[None, None, bool]:
+    """Read a character that stopped a run, in a place other than the start of a line or its inside.
+
+    Return whether the state has changed.
+    """
+    past, reader = machine.text_state, machine.reader
+    if place is LinePlace.OPENING:
+        return (yield from code.read(machine, ticks=1))
+    if place is LinePlace.CODE:
+        return (yield from code.read(machine, span=1))
+    if place is LinePlace.CLOSING:
+        return (yield from code.read(machine, span=1, ticks=1))
+    if (place is LinePlace.INDENTED or place in lines.INDENT_COLUMNS) and lines.begins_indentation(machine):
+        return False
+    past.place = LinePlace.QUOTE if lines.quote_follows(place, reader.text, reader.at) else INSIDE
+    if place is LinePlace.ESCAPE:
+        emit_text(machine, int(reader.text[reader.at] in "`\\"))
+    return False
 
 
 def read_first_text(machine: Machine, scanner: Scanner, run: Run) -> bool:
@@ -78,15 +97,9 @@ def read_first_text(machine: Machine, scanner: Scanner, run: Run) -> bool:
     before, group = (past.text_seen, past.at_message_start), found.lastindex
     emit_text(machine, (found.end() if group is None else found.start(group)) - reader.at)
     into = run.next_runs.get(group or 0)
-    if into is scanner.start:
-        past.place = START
-    elif into is scanner.code:
-        past.place = CODE
-    elif into is scanner.inside:
-        past.place = INSIDE
-    elif into is not None and into is scanner.quote:
-        past.place = QUOTE
-    line_begins = into is scanner.start and reader.at < len(reader.text)
+    if into is not None:
+        past.place = scanner.places.get(into, past.place)
+    line_begins = past.place is START and into is not None and reader.at < len(reader.text)
     return line_begins or before != (past.text_seen, past.at_message_start)
 
 
@@ -109,10 +122,11 @@ def read_beginning(machine: Machine, markers: Markers[Marked]) -> Generator[None
     if newlines:
         after = blanks(reader.text, start)
         begin = after.end() if after else start
-        if begin >= len(reader.text) or (
-            lines.begins_quote(machine, begin, markers if begin == start else None)
-            if reader.text[begin] == ">"
-            else begin > start and line.match(reader.text, begin)
+        if (
+            lines.follows_blank_line(machine, newlines, begin)
+            or begin >= len(reader.text)
+            or lines.begins_quote(machine, begin, markers if begin == start else None)
+            or (begin > start and (reader.text[begin] in "\r\n" or line.match(reader.text, begin)))
         ):
             emit_text(machine, begin - reader.at)
             machine.text_state.place = START
@@ -127,6 +141,8 @@ def read_beginning(machine: Machine, markers: Markers[Marked]) -> Generator[None
             return False
     found = markers.match(reader.text, start)
     if found is None:
+        if reader.text[start] == "\\":
+            machine.text_state.place = LinePlace.ESCAPE
         emit_text(machine, newlines + 1)
         return False
     if found.lastindex is None:
@@ -142,8 +158,7 @@ def read_marker(machine: Machine, value: Marked, newlines: int, end: int) -> Gen
     reader = machine.reader
     if value is TextFinding.TICK:
         emit_text(machine, end)
-        machine.text_state.place = CODE
-        return False
+        return (yield from code.read(machine, ticks=1))
     if value is TextFinding.TAG:
         machine.text_state.call_markup_shown = True
         emit_text(machine, newlines + 1)

@@ -5,13 +5,17 @@ with a suitable next element, or the closers of open containers and, once all of
 or a backslash. The text around the JSON (`state.Around`) counts too, as does anything that ends a call whose brackets
 are missing. Any other quote is part of the string. Valid JSON is always read as a strict parser would read it.
 
+A first quote that is followed by JSON in the wrong position ends its string too: the JSON is broken, and as text of
+the string, the broken part would be a value that the model did not write (`{"a": "b"}{"a": "c"}`, `"b" "c"`).
+
 The decision waits for no more text than it needs: after a comma, for a key and its colon; otherwise, for the first
 character that is not a bracket. If the whitespace or a key is too long, the quote ends the string.
 
-    ends    = closers "," next / closers [ WSP ] outside / closers comment / WSP key ":"
+    ends    = closers "," next / closers [ WSP ] outside / closers comment / WSP key ":" / closers broken
     closers = *( WSP / "}" / "]" )             ; each must be open; an inner one may be missing
     next    = key ":" / value / "}" / "]"      ; a key in an object, a value in an array, a closer in both
     outside = any character except DQUOTE and "\"     ; only after the outermost closer
+    broken  = [","] "{" ( key ":" / "}" ) / [","] "[" value / ":" / "+" DQUOTE / WSP DQUOTE    ; after a first quote
 """
 
 import re
@@ -23,6 +27,9 @@ from statemachine.stream.reader import Reader
 MAX_KEY = 64
 """Maximum length of a key to look for; longer text is assumed to be a key."""
 
+BROKEN = '{[:+"'
+"""Characters that may begin JSON where it cannot follow a string."""
+CLOSES = {"{": "}", "[": "]"}
 next_key = re.compile(
     rf'"[ \t\r\n]{{0,64}}+,[ \t\r\n]{{0,64}}+"[^"\\\x00-\x1f]{{0,{MAX_KEY}}}+"[ \t\r\n]{{0,64}}+:'
 ).match
@@ -47,7 +54,7 @@ def ends_string(
     # closers of the JSON text and of its surroundings. `outside` marks the border: at or below it, the JSON text itself
     # has been closed.
     stack = [*around.stack, *stack]
-    offset = 1
+    offset, closed = 1, False
     while True:
         begin = offset
         offset = yield from reader.whitespace_end(begin)
@@ -59,15 +66,18 @@ def ends_string(
         # Closers are popped from a copy. Popping past others mirrors `text.close`, which repairs missing inner closers:
         # the two must agree, or a quote would count as an end that the reader then rejects.
         if char in "}]":
-            if char not in stack:
+            if char in stack:
+                while stack.pop() != char:
+                    pass
+            elif had_unescaped_quote or len(stack) <= outside:
                 return len(stack) <= outside
-            while stack.pop() != char:
-                pass
-            offset += 1
+            offset, closed = offset + 1, True
         elif char == ",":
-            return (yield from may_follow_comma(reader, offset + 1, stack[-1], around))
+            return (yield from may_follow_comma(reader, offset + 1, stack[-1], around, first=not had_unescaped_quote))
         elif char in "/#":
             return offset > begin  # a comment
+        elif not had_unescaped_quote and char in BROKEN and not (char == '"' and offset == begin and closed):
+            return (yield from is_broken(reader, offset, char, around, closed=closed, apart=offset > begin))
         elif char == '"' and stack[-1] == "}":
             return offset > begin and (yield from is_key_with_colon(reader, offset))  # the comma is missing
         elif len(stack) <= outside and "\n" in reader.text[reader.at + begin : reader.at + offset]:
@@ -76,18 +86,39 @@ def ends_string(
             return (yield from around.follows(offset))
 
 
-def may_follow_comma(reader: Reader, offset: int, closer: str, around: Around) -> Generator[None, None, bool]:
-    """Return whether the text at `offset` may follow a comma in the container that `closer` closes."""
+def is_broken(
+    reader: Reader, offset: int, char: str, around: Around, *, closed: bool, apart: bool
+) -> Generator[None, None, bool]:
+    """Return whether the text at `offset`, which begins with this character and cannot follow a string, is JSON.
+
+    `closed`: brackets are between the string and the text; `apart`: whitespace is.
+    """
+    if char in CLOSES:
+        return closed and (yield from may_follow_comma(reader, offset + 1, CLOSES[char], around, first=True))
+    if char == "+":
+        offset = yield from reader.whitespace_end(offset + 1)
+        return reader.text[reader.at + offset : reader.at + offset + 1] == '"'
+    return char == ":" or apart or (yield from is_string_before(reader, offset, ":,}]"))
+
+
+def may_follow_comma(
+    reader: Reader, offset: int, closer: str, around: Around, *, first: bool
+) -> Generator[None, None, bool]:
+    """Return whether the text at `offset` may follow a comma in the container that `closer` closes, or with `first`
+    (the string has no other quote), whether it is JSON.
+    """
     offset = yield from reader.whitespace_end(offset)
     char = reader.text[reader.at + offset : reader.at + offset + 1]
-    if offset < 0 or not char or char in "}]/#'\u201c\u2018":
+    if offset < 0 or not char or char in "}]/#'\u201c\u2018" or (first and char in ",:"):
         return True
     # In an object, a string after a comma proves nothing (`"a", "b"` may be text), so it must be a key with its colon;
     # in an array, any value may follow.
     if closer == "]" and char in '"{[-+.0123456789':
         return True
     if char == '"':
-        return (yield from is_key_with_colon(reader, offset))
+        return (yield from is_string_before(reader, offset, ':,}]"' if first else ":"))
+    if first and char in "{[":
+        return (yield from is_broken(reader, offset, char, around, closed=True, apart=True))
     if char.isalpha() or char in "_$":
         text, offset = yield from whole_word(reader, offset)
         if closer == "]":
@@ -98,7 +129,14 @@ def may_follow_comma(reader: Reader, offset: int, closer: str, around: Around) -
 
 
 def is_key_with_colon(reader: Reader, offset: int) -> Generator[None, None, bool]:
-    """Return whether the quote at `offset` begins a key with its colon, or text that is too long to check."""
+    """Return whether the quote at `offset` begins a key with its colon, or a text too long to check."""
+    return (yield from is_string_before(reader, offset, ":"))
+
+
+def is_string_before(reader: Reader, offset: int, chars: str) -> Generator[None, None, bool]:
+    """Return whether the quote at `offset` begins a string before one of these characters or the end of the text, or a
+    text too long to check.
+    """
     while True:
         end = key_text(reader.text, reader.at + offset + 1).end()  # type: ignore[union-attr]  # {0,} always matches
         if end < len(reader.text) or reader.ended:
@@ -107,7 +145,7 @@ def is_key_with_colon(reader: Reader, offset: int) -> Generator[None, None, bool
     if not reader.text.startswith('"', end):
         return True  # too long, cut off, or escaped
     offset = yield from reader.whitespace_end(end + 1 - reader.at)
-    return offset < 0 or reader.text[reader.at + offset : reader.at + offset + 1] in (":", "")
+    return offset < 0 or reader.text[reader.at + offset : reader.at + offset + 1] in chars
 
 
 def whole_word(reader: Reader, offset: int) -> Generator[None, None, tuple[str, int]]:

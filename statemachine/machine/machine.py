@@ -7,12 +7,11 @@ sink, so that nothing inside it is mistaken for a call. A `Mismatch` *rejects* t
 that.
 """
 
-from enum import Enum
-
 from attrs import define, field, frozen
 
 from statemachine.events import CallEnd, CallStart
 from statemachine.formats.compile import FormatTables
+from statemachine.formats.scanner import LinePlace
 from statemachine.machine.candidate import NO_CANDIDATE, Candidate
 from statemachine.machine.frames import Frames
 from statemachine.machine.states import Input
@@ -22,6 +21,8 @@ from statemachine.stream.reader import Reader
 from statemachine.tools import Toolset
 
 MIB = 1024 * 1024
+START, INSIDE = LinePlace.START, LinePlace.INSIDE
+"""Looked up at every marker; a global is faster than an enum member."""
 MAX_BARE_BUFFER = 1024
 """Maximum number of characters to buffer of an object without a marker before it is committed."""
 
@@ -50,24 +51,13 @@ class MachineOptions:
     calls_in_reasoning: bool
 
 
-class LinePlace(Enum):
-    """Position of the text within its line."""
-
-    START = "at the start of a line, possibly after blanks"
-    INSIDE = "within a line"
-    CODE = "inside inline code"
-    QUOTE = "within a line of a block quote"
-
-
-START, INSIDE, CODE, QUOTE = LinePlace.START, LinePlace.INSIDE, LinePlace.CODE, LinePlace.QUOTE
-"""Members of `LinePlace` that are looked up at every marker; a global is faster than an enum member."""
-
-
 @define
 class TextState:
     """Facts about the text so far that determine how the following text is read."""
 
     place: LinePlace = START
+    indent: int | None = None
+    """Number of columns that the line is indented so far if it follows a blank line; None if it does not."""
     text_seen: bool = False
     """Whether visible text has been emitted."""
     at_message_start: bool = True

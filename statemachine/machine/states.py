@@ -13,7 +13,8 @@ determines how text is read, so the end of a call, a fence or an object is handl
                      │  └──object──▶ object ──end──▶ frame beneath
                      └──reject──▶ frame beneath: text, reasoning, or the fence that the candidate opened
 
-TEXT is text that is searched for openers, except inside inline code. FENCE is a code fence: text without openers.
+TEXT is text that is searched for openers, except inside inline code, indented code and block quotes. FENCE is a code
+fence: text without openers.
 OBJECT is a JSON object that turned out not to be a call: text through its closing brace. REASONING is a reasoning span.
 MESSAGE is a message whose header shows that it contains nothing but text. CANDIDATE buffers what it consumes until it
 is committed (CALL), disowned because its name is not offered (UNKNOWN: read to its end like a call, but sent to another
