@@ -25,17 +25,13 @@ from streamtool.testing import stream_asgi
 sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
 import request
 
-CALLS = 200
-"""Calls that a request with one tool and one message may take."""
-CALLS_OF_AGENT = 350
-"""Calls that a request with 20 tools and 13 messages may take. A message takes about ten."""
 TYPE = (b"content-type", b"application/json")
 KEY = (b"authorization", b"Bearer sk-of-the-client")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the benchmark runs on Linux")
 @pytest.mark.parametrize(
-    ("body", "most"), [(request.asked(tools=1, turns=0), CALLS), (request.asked(), CALLS_OF_AGENT)]
+    ("body", "most"), [*zip((request.asked(), request.asked(tools=1, turns=0)), request.CALLS, strict=True)]
 )
 def test_a_request_takes_few_calls_before_the_upstreams_first_byte(body: bytes, most: int):
     ours = request.counted(body).ours()
