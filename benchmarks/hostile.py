@@ -311,7 +311,7 @@ class Block:
 class Watchdog:
     """Repeatedly checks the clock; a late check means that the loop was blocked.
 
-    Time during which other processes used the processor is not counted: only the CPU time of this process counts.
+    Time during which other processes used the processor is not counted: only the CPU time of this process is.
     """
 
     def __init__(self) -> None:

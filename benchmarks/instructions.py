@@ -36,7 +36,7 @@ FIGURES = HERE / "instructions.json"
 MORE = 1.05
 """Maximum ratio to the earlier count."""
 SHORT, LONG = 500, 2_000
-"""Deltas in two runs. Only the difference between the runs counts, so that fixed costs cancel out."""
+"""Deltas in two runs. Only the difference between the runs is used, so that fixed costs cancel out."""
 LOOP = "the smallest loop"
 PARSED = ("prose", "markdown", "code", "tool_call", "invoke", "qwen3_coder", "openai_fragment", "pythonic")
 PASSED = (("chat", "text"), ("chat", "arguments"), ("messages", "text"), ("messages", "arguments"))

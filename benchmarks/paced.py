@@ -8,9 +8,10 @@ Many streams of 25 deltas per second go through each proxy in turn, several time
 under the same load; medians are printed. `--most` starts with N (default: 200) streams and adds more until the slowest
 1 % of the deltas are more than 10 ms late; with `--quarters`, each proxy process gets a quarter of a core, which leaves
 enough for the upstream and the clients. `--beside` is for small differences: streamtool with and without the inspector
-serve the same number of streams simultaneously, so that disturbances affect both, and the ratio in each round counts. A
-name is a proxy in `peers.py` or `litellm`, with `/arguments` for call deltas; streamtool also accepts `*2` for two
-workers, or `+inspect` for running with the inspector on. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux only.
+serve the same number of streams simultaneously, so that disturbances affect both, and the ratio in each round is what
+matters. A name is a proxy in `peers.py` or `litellm`, with `/arguments` for call deltas; streamtool also accepts `*2`
+for two workers, or `+inspect` for running with the inspector on. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux
+only.
 """
 
 import argparse

@@ -73,7 +73,7 @@ class Case:
     line: int
     text: str
     events: list[dict[str, Json]]
-    """Expected outcome: `text`, `reasoning`, `discard` or `call`, each under the key `type`."""
+    """Expected outcome: `text`, `reasoning`, `discard` or `call`, each under the `type` key."""
     tools: Json = field(factory=lambda: TOOLS)
     reason: str | None = None
     options: dict[str, Json] = field(factory=dict)

@@ -80,7 +80,7 @@ def follower_end(machine: Machine, offset: int, *, own: bool = False) -> Generat
     #     after   = blanks, ( end | label | opener | closer ) ;
     #     blanks  = up to MAX_BLANKS characters of whitespace ;
     #     end     = end of the reply ;
-    #     label   = opener that counts at the start of a line, if `blanks` contains a newline ;
+    #     label   = opener that is recognized at the start of a line, if `blanks` contains a newline ;
     #     opener  = opener of a call or a wrapper, or of a section of special tokens ;
     #     closer  = closer of an open wrapper, of a wrapper opened with this call or known to its format,
     #               or, with `own`, of this call ;

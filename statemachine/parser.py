@@ -51,7 +51,7 @@ class Parser:
         in_fences: "calls" to look for calls anywhere in code fences; "text" to look only at the beginning of a fence.
         calls_in_reasoning: whether to look for calls inside reasoning.
         limits: maximum lengths, in characters, and maximum nesting depth.
-        ledger: whether to record how every character was classified (see the property `ledger`), which is slower.
+        ledger: whether to record how every character was classified (see the `ledger` property), which is slower.
 
     Raises:
         ValueError: a format or an option's value is unknown.

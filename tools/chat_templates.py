@@ -68,7 +68,7 @@ def environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
 
 
 def failure(template: jinja2.Template, messages: list[Mapping[str, Any]], texts: list[str]) -> str:
-    """Return why the template fails, or an empty string if it does not."""
+    """Return the reason the template fails, or an empty string if it does not."""
     try:
         prompt = template.render(messages=messages, add_generation_prompt=True, **TOKENS)
     except Exception as error:  # noqa: BLE001  a template can raise anything

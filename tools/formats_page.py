@@ -37,7 +37,7 @@ def page() -> str:
     known = {
         "COUNT": str(len(FORMATS)),
         "OPTIN": ", ".join(code(name) for name in FORMATS if name in OPT_IN),
-        "SPANS": join_markers((span.open for span in REASONING if not span.text), ", "),
+        "SPANS": " and ".join(join_markers((span.open for span in REASONING if not span.text), ", ").rsplit(", ", 1)),
         "MAX_NEWLINES": str(MAX_NEWLINES),
         "BARE": f"{MAX_BARE_BUFFER:,}",
         "HELD": f"{Limits().held:,}",
@@ -130,7 +130,7 @@ except for the opt-in formats ($OPTIN$). The markers of these formats occur in o
 only if you select or teach the format, or if the model's family uses it.
 
 The tool prompt *teaches* the model one format: that of its chat template or family if the format consists of ordinary
-text, and `tool_call` if not. The setting `format` ([settings.md](../settings.md)) overrides this choice.
+text, and `tool_call` if not. The `format` setting ([settings.md](../settings.md)) overrides this choice.
 
 | format | opens with | written by |
 |---|---|---|
@@ -173,8 +173,8 @@ current amount.
 - *opening*: a call from its first marker until it starts, that is, until its name is known and its arguments have
   begun. Without a marker, the limit is $BARE$; with one, it is `limits.held` ($HELD$).
 - *inside*: an incomplete escape of a JSON string; in a raw value, a possible closer and the text after it. A raw value
-  that need not be a string is also buffered while it may still be JSON of another type, and a quoted value that must
-  not be a string while it may still be a number or a word.
+  that need not be a string is also buffered while it may still be JSON of another type; likewise, a quoted value that
+  must not be a string is buffered while it may still be a number or a word.
 - *end*: whitespace and possible closers.
 
 In addition:
@@ -183,7 +183,7 @@ In addition:
 - Words (`true`), incomplete numbers and commas, until the next character arrives. In Python calls, the first element in
   braces, until a colon or comma shows whether it belongs to a dictionary or a set: 256.
 - In `minimax_m3`, the first of several elements with the same name that the schema does not describe, until it is clear
-  whether they form an array: $REPEATED$ of its JSON.
+  whether they form an array: $REPEATED$ characters of its JSON.
 - Closers without an opener at the beginning of a line, while nothing else follows: $LEFT_OVER$.
 
 ## Special tokens

@@ -95,10 +95,12 @@ ALLOWED = (
     "behind one address",
     "`behind text`",  # a reason in logs and metrics
     "--beside",
+    "event comes last",
     "stand-alone",
     "stand-in",
     "standing order",
     "told apart",
+    "your client executes, and with which arguments",
 )
 """Phrases that match but are right."""
 

@@ -171,10 +171,12 @@ def _typed_tools(protocol: str) -> str:
     for kind, what in others.items():
         handled.setdefault(what, []).append(kind)
     ours = [row for row in rows if row.runs == "client"]
-    shapes = {_pair(row) for row in ours}
-    shape = f" Calls and results are {shapes.pop()}." if len(shapes) == 1 else ""
+    shapes = {(row.call, row.result) for row in ours}
+    shape = " Calls are `{}` blocks, and results are `{}` blocks.".format(*shapes.pop()) if len(shapes) == 1 else ""
+    legend = f"`*` is the date of a version, and `?` marks optional arguments.{shape}"
     return (
-        f"`*` is the date of a version, and `?` marks optional arguments.{shape}\n\n"
+        textwrap.fill(legend, 120, break_on_hyphens=False)
+        + "\n\n"
         + "".join(_typed_tool(row, shape=not shape) for row in ours)
         + _item("run by the vendor", _codes(row.type for row in rows if row.runs == "origin"))
         + f"\nOther {parts}:\n\n"

@@ -1,6 +1,6 @@
 """OpenAI's own Harmony parser: `harmony:StreamableParser`. Needs openai-harmony and its vocabulary.
 
-The vocabulary is the file `o200k_base.tiktoken`, which openai-harmony downloads. It is taken from the folder named by
+The vocabulary is the `o200k_base.tiktoken` file, which openai-harmony downloads. It is taken from the folder named by
 `TIKTOKEN_ENCODINGS_BASE`, or from litellm if that is installed.
 """
 
@@ -62,7 +62,7 @@ class Run:
         return known
 
     def close(self) -> dict[str, Any]:
-        """Return the outcome: a message with a recipient is a call, a message on the channel `analysis` is reasoning,
+        """Return the outcome: a message with a recipient is a call, a message on the `analysis` channel is reasoning,
         and any other message is text.
         """
         found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}

@@ -1,7 +1,7 @@
 """llama.cpp's chat parser, fed as its server does: `llama_cpp:Qwen3-Coder`. Each parser is built from a chat template.
 
 Needs xllamacpp, whose library contains the parser but exports it only to C++; a C++ compiler, for `llama_cpp.cpp`; and
-llama.cpp's source in the same version, for its headers and templates. The environment variable `LLAMA_CPP` names the
+llama.cpp's source in the same version, for its headers and templates. The `LLAMA_CPP` environment variable names the
 source folder, which xllamacpp's source distribution contains as `thirdparty/llama.cpp`.
 """
 

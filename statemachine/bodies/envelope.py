@@ -57,7 +57,7 @@ def read(machine: Machine, keys: Keys) -> Grammar:
         return
     yield from element(machine, keys)
     while machine.frames.state is not State.AFTER:
-        # The flag `known` outlives the individual candidates: once an object has turned out to be a call, the
+        # The `known` flag outlives the individual candidates: once an object has turned out to be a call, the
         # separators after it are syntax, even if a later object is not a call.
         known = known or machine.candidate.committed
         machine.end_body(alone=known)
@@ -323,7 +323,7 @@ def set_name(machine: Machine, text: str, form: Format, key_name: str) -> None:
         candidate.arguments.json.add_repair("name_key")
     machine.set_name(text)
     if not candidate.marked and candidate.name != text.removeprefix("functions."):
-        candidate.offered = False  # without a marker, only the exact name counts
+        candidate.offered = False  # without a marker, only the exact name is recognized
     if not candidate.offered and (candidate.marked or candidate.arguments.begun):
         machine.disown()
     if candidate.offered and (candidate.marked or candidate.arguments.begun):
@@ -334,7 +334,7 @@ def set_name(machine: Machine, text: str, form: Format, key_name: str) -> None:
 def nested_member(machine: Machine, keys: Keys, found: EnvelopeKey, key_name: str) -> Grammar:
     """Read a call nested under a key.
 
-    The key `function` alone is not decisive: `tool_choice` and tool descriptions contain it too.
+    The `function` key alone is not decisive: `tool_choice` and tool descriptions contain it too.
     """
     candidate = machine.candidate
     if candidate.format is None:

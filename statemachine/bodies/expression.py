@@ -151,7 +151,7 @@ def skip_arguments(machine: Machine, body: Expression) -> Grammar:
     reader.take(1)
     dialect, state, depth = dialect_of(body), JsonState(), 1
     # Only the number of open brackets is tracked, not their kinds, because the arguments need not be well-formed.
-    # Strings are read according to the dialect, because brackets inside strings do not count.
+    # Strings are read according to the dialect, because brackets inside strings are ignored.
     while depth:
         yield from reader.flow(OUTSIDE)
         if reader.at >= len(reader.text):

@@ -1,4 +1,4 @@
-"""Raw value between the quote markers of its format (such as CDATA), between which no other marker counts."""
+"""Raw value between the quote markers of its format (such as CDATA), between which no other marker is recognized."""
 
 from collections.abc import Generator, Sequence
 

@@ -1,16 +1,16 @@
 """Raw values: where a value ends, and which type it has.
 
-A raw value may contain anything, even its own closer, so a marker inside it counts only if it is consistent with the
-text after it ("Raw values" in `docs/parser.md`):
+A raw value may contain anything, even its own closer, so a marker inside it is recognized only if it is consistent with
+the text after it ("Raw values" in `docs/parser.md`):
 
-* the value's closer counts if a key opener, the call's closer or the end of the text follows;
-* a key opener counts if it names a parameter of the schema that has not been given yet or, without a schema, if it is
-  at the start of a line;
-* the call's closer counts if an outer closer, a sibling opener or the end of the text follows.
+* the value's closer is recognized if a key opener, the call's closer or the end of the text follows;
+* a key opener is recognized if it names a parameter of the schema that has not been given yet or, without a schema, if
+  it is at the start of a line;
+* the call's closer is recognized if an outer closer, a sibling opener or the end of the text follows.
 
-Markup that is part of the value's text is tracked on a separate stack (`shown.py`): while an opener that does not count
-waits for its closer, no marker that may belong to it counts. A complete call, or a page about calls, therefore passes
-through verbatim.
+Markup that is part of the value's text is tracked on a separate stack (`shown.py`): while an opener that is not
+recognized waits for its closer, no marker that may belong to it is recognized. A complete call, or a page about calls,
+therefore passes through verbatim.
 
 A value that must be a string streams from its first character. A value that may have another type is buffered while it
 may still be JSON of a type that the schema allows; once a character rules this out, the value is streamed as a string.
@@ -105,7 +105,7 @@ class RawValue:
             # A value with its closer is doubtful only if a shown key is still open (the closer may have been that
             # key's), or if the value contains a stray closer and the previous value had none (the stray closer may have
             # been that value's). A value without its closer is doubtful after any shown markup: the missing closer may
-            # have been counted as shown. The call is then reported as incomplete, because executing a truncated call is
+            # have been treated as shown. The call is then reported as incomplete, because executing a truncated call is
             # worse than executing none.
             reader.take(length)
             sound = not (shown.open_key or (shown.stray and self.levels[-1].end_implied))
@@ -126,7 +126,7 @@ class RawValue:
         return end if mark is Marker.VALUE_END else 0
 
     def marker(self, offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
-        """Return the marker at `offset` that may count in the value, and the offset of its end."""
+        """Return the marker at `offset` that may be recognized in the value, and the offset of its end."""
         return marker_at(self.machine, self.inside, offset)
 
     def ends(self, mark: Marker | None, end: int, offset: int) -> Generator[None, None, bool]:

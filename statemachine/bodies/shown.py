@@ -1,6 +1,6 @@
 """Balanced markup that is part of the text of an open raw value ("shown" markup).
 
-An opener that does not count is pushed onto a stack until its closer arrives. If a key is on top, a value's closer
+An opener that is not recognized is pushed onto a stack until its closer arrives. If a key is on top, a value's closer
 closes that key; if a call is on top, a call's closer closes that call. A value is unsound, because it may have
 swallowed markup meant for its call, if it ends while a key is still open, or if it contains shown markup and ends
 without its own closer.

@@ -54,7 +54,7 @@ class FormatTables:
         everywhere.sort(key=lambda marker: "{ns}" in marker[0])  # a literal prefix takes precedence over any namespace
         everywhere += self.unmarked.markers()
         self.opening: Markers[Marked] = Markers(everywhere)
-        """Openers that count anywhere."""
+        """Openers that are recognized anywhere."""
         # The same literal may be both an opener and a closer, but a set can contain it only once, so it counts as the
         # opener. A closer that contains `{tool}` is not a literal, so it cannot be searched for.
         own = dict.fromkeys(form.close for form in formats if form.close and form.close[0] != TICK)
@@ -67,7 +67,7 @@ class FormatTables:
                 *((close, close) for close in ends if close not in taken),
             ],
         )
-        """Openers and closers that count anywhere."""
+        """Openers and closers that are recognized anywhere."""
         either = f"{self.line.expression(complete='')}|{self.opening.expression(complete='')}"
         opens = rf"[{{\[]|{either}" if lines else ""
         self.plain_fences = tuple(self.fences.plain(opens, after_text=after_text) for after_text in (False, True))

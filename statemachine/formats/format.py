@@ -16,8 +16,8 @@ Markers are literal text that may contain placeholders in braces:
     {key}  in the closer of a value: the key that opened it
     {tool} in the opener and the closer of a call: the name of an offered tool
 
-An opener that begins with a letter counts only inside a wrapper or, if the format allows it, at the start of a line. At
-the start of a line, letter case is ignored, because models capitalize labels inconsistently.
+An opener that begins with a letter is recognized only inside a wrapper or, if the format allows it, at the start of a
+line. At the start of a line, letter case is ignored, because models capitalize labels inconsistently.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from attrs import frozen
 
 
 class Anchor(Enum):
-    """Positions where an opener can count."""
+    """Positions where an opener is recognized."""
 
     ANYWHERE = "anywhere"
     LINE = "line"
@@ -135,13 +135,13 @@ class Parameters:
     (`<arg_type>integer</arg_type>`).
     """
     quote: tuple[str, ...] = ()
-    """Optional opener and closer around a value, between which no other marker counts (CDATA)."""
+    """Optional opener and closer around a value, between which no other marker is recognized (CDATA)."""
     item: str = ""
     """Key of an array's elements. If set, a value may itself consist of keys and values: it is an array if its elements
     have this key, and an object if they do not.
     """
     whole: str = ""
-    """Key whose value may be one JSON object with all arguments, unless the tool has a parameter with this name."""
+    """Key whose value may be one JSON object with all arguments, unless the tool has a parameter of that name."""
 
 
 @frozen(cache_hash=True)
@@ -226,7 +226,7 @@ class Section:
     text: bool = False
     anchor: Anchor = Anchor.REPLY
     alone: bool = False
-    """Whether the section's closer counts even after text, because the prompt may have opened the section."""
+    """Whether the section's closer is recognized even after text, because the prompt may have opened the section."""
 
 
 @frozen(cache_hash=True)

@@ -129,7 +129,7 @@ class Opener:
     by_keys: bool = field(default=False, init=False)
     """Whether an object that follows is identified as a call only by its keys."""
     line: bool = field(default=False, init=False)
-    """Whether the opener counts only at the start of a line; if so, only blanks may separate it from a name."""
+    """Whether the opener is recognized only at the start of a line; if so, only blanks may separate it from a name."""
     _children: dict[str, "Opener"] = field(factory=dict, init=False)
     children: "Markers[Opener] | None" = field(default=None, init=False)
     """Openers that may follow, if this opener opens a wrapper."""

@@ -73,11 +73,11 @@ class Scanner:
     """
 
     runs: Mapping[LinePlace, Run]
-    """The run of each place."""
+    """Runs by place."""
     places: Mapping[Run, LinePlace]
-    """The place of each run."""
+    """Places by run."""
     blocks: bool
-    """Whether block quotes, indented code and inline code over several lines count."""
+    """Whether block quotes, indented code and inline code over several lines are recognized."""
     objects: "ObjectRuns"
     """Runs inside an object that is not a call."""
     at: Markers[Marked]
@@ -336,7 +336,7 @@ class Closers:
     reasoning: frozenset[str]
     """Closers of reasoning; one at the very beginning of a reply closes the reasoning that the prompt opened."""
     special: frozenset[str]
-    """Special tokens that close sections, messages and turns; they always count."""
+    """Special tokens that close sections, messages and turns; they are always recognized."""
     only_reasoning: frozenset[str]
     """Special tokens that close reasoning and nothing else."""
     empty: frozenset[str]

@@ -373,9 +373,9 @@ TABLE = (
         close="<|call|>",
         lines=False,
         models="gpt-oss, Beam",
-        about="The header of a message determines its kind: a message on the channel `analysis` is reasoning, and a "
-        "message to any recipient other than the user is a call to that tool. Beam writes `<rfl:parameter name=…>` "
-        "instead of the JSON object.",
+        about="The header of a message determines its kind: a message on the `analysis` channel is reasoning, and a "
+        "message to any recipient other than the user is a call to the tool named as the recipient. Beam writes "
+        "`<rfl:parameter name=…>` instead of the JSON object.",
     ),
     Format(
         "longcat",
@@ -590,8 +590,8 @@ TABLE = (
         close="</{|}DSML{|}invoke>",
         models="DeepSeek V3.2, V4",
         about='`string="true"` marks a value as raw text, `string="false"` as JSON. Each bar may be plain, double '
-        "(`‖`) or written twice. A parameter `arguments` may contain all arguments if the tool has no parameter with "
-        "this name.",
+        "(`‖`) or written twice. A parameter named `arguments` may contain all arguments if the tool has no "
+        "parameter of that name.",
     ),
     Format(
         "deepseek_v41",
@@ -690,8 +690,8 @@ TABLE = (
         lines=False,
         models="MiniCPM 5",
         about="`<tool_call>` may enclose a call, `<arguments>` may enclose its parameters, and `<parameter>` may "
-        "replace `<param>`. A parameter `properties` may contain all arguments if the tool has no parameter with this "
-        "name.",
+        "replace `<param>`. A parameter named `properties` may contain all arguments if the tool has no parameter of "
+        "that name.",
     ),
     Format(
         "kimi_k3",
@@ -799,8 +799,8 @@ TABLE = (
         close="<|python_end|>",
         lines=False,
         models="Llama 3.2, Llama 4, ToolACE",
-        about="Without the markers, the list counts only at the start of a reply, and only if its first call has a "
-        "keyword argument or no arguments.",
+        about="Without the markers, the list is recognized only at the start of a reply, and only if its first call "
+        "has a keyword argument or no arguments.",
     ),
     Format(
         "olmo3",

@@ -2,7 +2,7 @@
 
     reply       the whole reply: dispatch by state, failures, the end
     text        text that is searched for openers
-    lines       markers that count only at the start of a line: labels, fences, block quotes
+    lines       markers that are recognized only at the start of a line: labels, fences, block quotes
     fences      code fences
     objects     JSON objects that are not calls
     reasoning   reasoning, and messages that contain nothing but text

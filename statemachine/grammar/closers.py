@@ -213,7 +213,7 @@ def read_newlines_after(machine: Machine) -> Grammar:
                 break
         yield from reader.more()
     # Newlines between a call and another opener or closer are markup. Inline code, a fence, a tag that opens no call
-    # and a left-over closer do not count as openers or closers here, because they are text.
+    # and a left-over closer are not treated as openers or closers here, because they are text.
     value = (
         markers.values[found.lastindex - 1] if found is not None and found.lastindex is not None else TextFinding.TICK
     )

@@ -107,8 +107,8 @@ def read_beginning(machine: Machine, markers: Markers[Marked]) -> Generator[None
     """Read whatever may begin here, possibly after newlines. Return whether the state has changed."""
     reader, line = machine.reader, machine.tables.line
     # Newlines before an opener are markup, so they wait until the text after them is known. There are three cases: more
-    # than MAX_NEWLINES newlines are text; a marker that counts at the start of a line is read by `lines.read`; any
-    # other marker is read here, together with its newlines.
+    # than MAX_NEWLINES newlines are text; a marker that is recognized at the start of a line is read by `lines.read`;
+    # any other marker is read here, together with its newlines.
     run = line_ends(reader.text, reader.at)
     newlines = (run.end() if run else reader.at) - reader.at
     start = reader.at + newlines

@@ -2,8 +2,8 @@ r"""Detection of the double quote that ends a string, which may contain unescape
 
 Theory of operation. A quote ends its string if the text after it can follow a string in that position: either a comma
 with a suitable next element, or the closers of open containers and, once all of them are closed, anything but a quote
-or a backslash. The text around the JSON (`state.Around`) counts too, as does anything that ends a call whose brackets
-are missing. Any other quote is part of the string. Valid JSON is always read as a strict parser would read it.
+or a backslash. The text around the JSON (`state.Around`) is considered too, as is anything that ends a call whose
+brackets are missing. Any other quote is part of the string. Valid JSON is always read as a strict parser would read it.
 
 A first quote that is followed by JSON in the wrong position ends its string too: the JSON is broken, and as text of
 the string, the broken part would be a value that the model did not write (`{"a": "b"}{"a": "c"}`, `"b" "c"`).

@@ -90,7 +90,7 @@ class Emitter:
         self.events_only = self.ledger is None and not length
 
     def put(self, sink: Sink, piece: str) -> None:
-        """Emit a piece of text; with SYNTAX, a piece of arguments."""
+        """Emit a piece of text or, with SYNTAX, a piece of the arguments."""
         if not piece:
             return
         if sink is not self._sink:

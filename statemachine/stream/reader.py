@@ -157,7 +157,7 @@ class Reader(Buffer):
     # ---- emitting
 
     def emit_arguments(self, piece: str) -> None:
-        """Emit a piece of arguments to the target.
+        """Emit a piece of the arguments to the target.
 
         Raises:
             Mismatch: the arguments would exceed their limit.

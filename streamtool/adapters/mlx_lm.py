@@ -3,7 +3,7 @@
     "tool_parser_type": "streamtool_qwen3_coder"          in the model's tokenizer_config.json
     python -m streamtool.adapters.mlx_lm --model …        instead of mlx_lm.server
 
-mlx-lm imports the parser `NAME` as the module `mlx_lm.tool_parsers.NAME`, so this module registers a module under such
+mlx-lm imports the `NAME` parser as the `mlx_lm.tool_parsers.NAME` module, so this module registers a module under such
 a name for each parser.
 
 mlx-lm itself searches for the two markers, and passes the text between them to the parser once the second marker has

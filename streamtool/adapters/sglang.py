@@ -2,7 +2,7 @@
 
     sglang serve … --tool-call-parser streamtool --reasoning-parser streamtool
 
-SGLang calls `register` itself, through an entry point in the group `sglang.srt.plugins`. In versions without plugins,
+SGLang calls `register` itself, through an entry point in the `sglang.srt.plugins` group. In versions without plugins,
 import this module before SGLang parses its arguments.
 
 SGLang reports the end of the text (`finish`), but not the finish reason. The result of a tool call detector has no

@@ -23,7 +23,7 @@ _BYTE_POSITION: Final = re.compile(r"\(byte \d+\)\Z")
 
 
 def problem(text: str, format: str) -> str | None:
-    """Return why a reply is not exactly one object of the protocol, or None if it is."""
+    """Return the reason a reply is not exactly one object of the protocol, or None if it is."""
     parser = statemachine.Parser(formats=(format,), ledger=True)
     parser.feed(text)
     parser.close()

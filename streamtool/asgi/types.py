@@ -135,7 +135,7 @@ def encoded_path(scope: Scope) -> str:
 
 
 def with_key_in_header(scope: Scope, name: str) -> Scope:
-    """Return the scope with the key moved from the query parameter `name` to the header `x-goog-api-key`.
+    """Return the scope with the key moved from the query parameter `name` to the `x-goog-api-key` header.
 
     Keys are read from headers only, and this header is never logged.
     """

@@ -105,7 +105,7 @@ def _decompress(raw: io.BufferedReader, file: str) -> BinaryIO:
 
 
 def import_extra(module: str, why: str) -> Any:
-    """Import a module that the extra `batch` installs. Raises SettingsError if it is not installed."""
+    """Import a module that the `batch` extra installs. Raises SettingsError if it is not installed."""
     try:
         return import_module(module)
     except ImportError:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 __all__ = ["main"]
 
 EXTRA = ("typer", "rich", "uvicorn", "hypercorn")
-"""Packages installed by the extra `serve`."""
+"""Packages installed by the `serve` extra."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

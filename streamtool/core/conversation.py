@@ -174,7 +174,7 @@ class Forcing:
     reply that begins the call again instead of continuing the prefill.
     """
     follows: str = ""
-    """The text that a reply must begin with to count as a continuation of the prefill; if empty, any reply counts."""
+    """The text that a reply must begin with to count as a continuation of the prefill; if empty, any reply does."""
 
 
 @frozen

@@ -296,7 +296,7 @@ class _OpenChoice:
 class ReplyAccumulator:
     """An accumulator of a reply's events. Its cost is linear in the length of the reply.
 
-    Only the first `ReplyStart` and the last `UsageReport` count. A call without a `ReplyCallEnd` is incomplete.
+    Only the first `ReplyStart` and the last `UsageReport` are used. A call without a `ReplyCallEnd` is incomplete.
     """
 
     _start: ReplyStart | None = field(default=None, init=False)

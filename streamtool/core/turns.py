@@ -1,6 +1,6 @@
 """The state of a conversation, derived from its messages alone.
 
-Only the last assistant message and the messages after it count. Earlier tool history does not affect the state: a new
+Only the last assistant message and the messages after it matter. Earlier tool history does not affect the state: a new
 question after a final answer is a first decision again, and no state requires another call.
 
     … user                                       first decision

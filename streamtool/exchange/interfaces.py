@@ -139,8 +139,7 @@ class Record:
     reason: Reason | None
     """The finish reason that the upstream reported."""
     usage: Usage
-    """Token usage of the last attempt; its field `retried` is the usage of the earlier ones. Estimated if
-    unreported.
+    """Token usage of the last attempt; its `retried` field is the usage of the earlier ones. Estimated if unreported.
     """
     held: int
     """Largest number of characters that were buffered before they were known to be visible."""

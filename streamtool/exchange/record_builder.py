@@ -35,7 +35,7 @@ class RecordBuilder:
         self._written = 0
         """Number of characters that the upstream had written before this attempt."""
         self.usage = Usage()
-        """Usage of the last attempt that has ended; its field `retried` is the usage of the attempts before it."""
+        """Usage of the last attempt that has ended; its `retried` field is the usage of the attempts before it."""
         self.reported_usage: Usage | None = None
         """The usage that the upstream has reported for this attempt, if any."""
         self.reason: Reason | None = None

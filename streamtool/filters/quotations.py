@@ -281,8 +281,8 @@ class QuotationFilter:
             self._deliver(out)
 
     def _quotation_reason(self, source: str) -> str:
-        """Return why a call with this beginning is a quotation if it repeats a source, or "" if the call is
-        isolated.
+        """Return the reason to treat a call that begins like this as a quotation, should it repeat a source; return ""
+        if the call is isolated.
         """
         begin = source.lstrip()
         if self._in_reasoning:

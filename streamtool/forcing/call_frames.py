@@ -42,7 +42,7 @@ class CallFrame:
     """A prefix of `begin` that can only be followed by a call."""
     inside: Inside
     line: bool
-    """Whether the trigger counts only at the start of a line."""
+    """Whether the trigger is recognized only at the start of a line."""
     bare: bool
     """Whether calls are plain JSON, without any marker."""
 

@@ -259,8 +259,8 @@ def text_until(rules: GbnfRules, ends: Mapping[str, str], *, line: bool = False,
     name.
 
     `ends` maps each string to the grammar element that follows it. If "" is one of the strings, the text may stop
-    anywhere. If `line` is true, the strings count only at the start of a line, and the text itself begins at the start
-    of a line. The strings in `never` must not occur at all.
+    anywhere. If `line` is true, the strings are recognized only at the start of a line, and the text itself begins at
+    the start of a line. The strings in `never` must not occur at all.
     """
     # GBNF has no negation, so the rules form an automaton. A state is the beginning of a word that has just been read:
     #

@@ -14,7 +14,7 @@
     /inspect/example                  the initial state of the playground
 
 The page itself contains no data. All other paths require a client key or, if no keys are configured, a request from
-this machine. Text is shown only if the setting `contents` allows it; if not, its characters are replaced with dots.
+this machine. Text is shown only if the `contents` setting allows it; if not, its characters are replaced with dots.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -147,7 +147,7 @@ class ReplyTimeline:
         return [*spans, (end, length, "held")] if end < length or not spans else spans
 
     def _with_quotations(self, spans: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-        """Merge the spans of each call that was sent as text into one span of the kind `quotation`."""
+        """Merge the spans of each call that was sent as text into one span of kind `quotation`."""
         text = "".join(self._text)
         sent = "".join(
             event["text"] for _, _, events in self.sent for event in events if event["type"] in VISIBLE.values()

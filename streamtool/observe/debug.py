@@ -4,7 +4,7 @@
     req_1: [0] system    | calls -    | ids -      | -      | 24 characters
     req_1: [1] user      | calls -    | ids call_1 | result | 4 characters
 
-The log records belong to the logger `streamtool.debug`, level DEBUG. If the settings allow contents, each line shows
+The log records belong to the `streamtool.debug` logger, level DEBUG. If the settings allow contents, each line shows
 the first characters of its message instead of their number, and the complete prompt and the model's text follow the
 lines, unchanged. Headers are never read.
 """

@@ -1,10 +1,10 @@
 """The log of exchanges: the facts that are logged about each exchange, and the way `streamtool serve` writes them.
 
-Each exchange produces one log record in the logger `streamtool.exchange`. Its message is a sentence, and its attribute
-`streamtool` contains all facts, as a tree of plain values for JSON formatters. This module decides which facts may be
-logged. Keys are never logged, because this module does not receive any headers. Contents are logged only if the
-settings allow it: otherwise, all values that may quote the prompt or the reply (an upstream's error message, a fault in
-arguments) are omitted. Names that clients or models chose are truncated and made printable.
+Each exchange produces one log record in the `streamtool.exchange` logger. Its message is a sentence, and its
+`streamtool` attribute contains all facts, as a tree of plain values for JSON formatters. This module decides which
+facts may be logged. Keys are never logged, because this module does not receive any headers. Contents are logged only
+if the settings allow it: otherwise, all values that may quote the prompt or the reply (an upstream's error message, a
+fault in arguments) are omitted. Names that clients or models chose are truncated and made printable.
 """
 
 import json
@@ -123,8 +123,8 @@ def _round(seconds: float | None) -> float | None:
 
 
 def _attempts(record: Record, *, contents: bool) -> list[Json]:
-    """Return the rejected attempts: reason, time, and the detail, unless it may quote contents that the settings do not
-    allow.
+    """Return the rejected attempts, each with its reason, its time and its detail; the detail is omitted if it might
+    quote contents that the settings do not allow.
     """
     ours = {failure.cause for failure in FAILURES if failure.detail_is_ours}
     told = zip(record.attempts, record.details, record.retried, strict=True)

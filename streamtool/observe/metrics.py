@@ -1,6 +1,6 @@
 """Prometheus metrics for exchanges: `ToolMiddleware(app, on_exchange=Metrics())`, or `metrics = true` in the settings.
 
-Requires the extra `metrics`. Every label has only a few possible values: protocols, modes, outcomes, causes, formats,
+Requires the `metrics` extra. Every label has only a few possible values: protocols, modes, outcomes, causes, formats,
 repairs, status codes, and the names of upstreams and client keys in the settings. Names of models and tools are never
 labels, since clients choose them.
 """

@@ -2,7 +2,7 @@
 
 A driver has one `Observers` object, created from its settings. The driver begins a `Watch` for each exchange, and ends
 it when the exchange ends, whatever the reason. An observer that fails never affects the reply, and disabled observers
-have no cost. An observer with a method `began` is also called when an exchange begins.
+have no cost. An observer with a `began` method is also called when an exchange begins.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans for exchanges (`otel = true`, extra `otel`), following the conventions for generative AI.
+"""OpenTelemetry spans for exchanges (`otel = true`, `otel` extra), following the conventions for generative AI.
 
 A span is created when its exchange has ended, with the exchange's start and end times, and is sent to the tracer
 provider that the process has configured. Its parent is the span in whose context the exchange began (usually created by

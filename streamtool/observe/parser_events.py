@@ -15,5 +15,5 @@ def event_as_json(event: Event) -> dict[str, Any]:
 
 
 def type_name(kind: type) -> str:
-    """Return the `type` of an event: its class's name in snake case, without the prefix `Reply`."""
+    """Return the `type` of an event: its class's name in snake case, without the `Reply` prefix."""
     return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", kind.__name__.removeprefix("Reply")).lower()

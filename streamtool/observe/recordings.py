@@ -179,7 +179,7 @@ class Recording:
         return round(self._clock() - self._began, 6)
 
     def _write_line(self, line: lines.Line, /, *, leaves_out: str | None = None) -> None:
-        """Add a line to the buffer. If it is too long, omit its field `leaves_out`; if it is still too long, end the
+        """Add a line to the buffer. If it is too long, omit its `leaves_out` field; if it is still too long, end the
         recording.
         """
         if self._descriptor is None:

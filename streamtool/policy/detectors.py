@@ -121,7 +121,7 @@ def answer_form_violated(end: EndOfReply) -> str | None:
 
 
 def reasoning_only(end: EndOfReply) -> str | None:
-    """Detect a reply that contains only reasoning; a call inside reasoning does not count."""
+    """Detect a reply that contains only reasoning; a call inside reasoning is ignored."""
     return _detail_if(end.rules.text.requires_answer and end.reasoned and not (end.refused or end.calls))
 
 

@@ -5,9 +5,9 @@ model. If the upstream has declined a request, the row names the effect on the n
 these rows: the choice filter and the exchange to decide whether to ask again, the record and the log to name the
 causes, and the agent to answer calls with the corrections. `docs/when-the-model-does-not-call.md` contains the table.
 
-Order matters: if two failures are detected on the same evidence, the first one in the table counts. The caller limits
-the number of attempts and corrections. A correction is never part of the history, so it does not appear in the next
-turn's prompt.
+Order matters: if two failures are detected on the same evidence, the first one in the table is reported. The caller
+limits the number of attempts and corrections. A correction is never part of the history, so it does not appear in the
+next turn's prompt.
 """
 
 from functools import partial

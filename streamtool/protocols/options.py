@@ -75,7 +75,7 @@ def above_one(value: int) -> int | None:
 
 
 def truncated(value: float) -> float:
-    """Return the number without its fractional part, because Gemini declares the integer `topK` as a float."""
+    """Return the number without its fractional part, because Gemini declares `topK`, an integer, as a float."""
     return int(value) if math.isfinite(value) else value
 
 

@@ -21,11 +21,11 @@ class AnswerForm:
     schema: Mapping[str, Json] | None
     """The answer's schema. If None, any object is allowed."""
     validator: Validator | None
-    """The schema's validator. None if `schema` is None or the extra `validate` is not installed."""
+    """The schema's validator. None if `schema` is None or the `validate` extra is not installed."""
 
     @classmethod
     def of(cls, output: OutputFormat) -> "AnswerForm":
-        """Return the form that the client wants. If the extra `validate` is not installed, answers are not checked
+        """Return the form that the client wants. If the `validate` extra is not installed, answers are not checked
         against the schema.
         """
         validator = None

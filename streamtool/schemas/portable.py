@@ -80,7 +80,7 @@ def arguments_schema(tool: Tool, *, flat: bool = False) -> Mapping[str, Json]:
 
 
 def arguments_part(tool: Tool, definitions: dict[str, Json], *, flat: bool = False) -> Mapping[str, Json]:
-    """Return the schema of a tool's arguments as part of a larger schema, and add the schemas that it refers to to the
+    """Return the schema of a tool's arguments as part of a larger schema, and add the schemas it references to the
     larger schema's `definitions`.
     """
     if tool.custom:
@@ -302,7 +302,7 @@ def _alternatives_of(schema: Schema) -> Sequence[Any]:
 
 
 def _typed(types: frozenset[str]) -> dict[str, Json]:
-    """Return the keyword `type`, or {} if every type is allowed."""
+    """Return the `type` keyword, or {} if every type is allowed."""
     if types == ANY:
         return {}
     names = _names(types)

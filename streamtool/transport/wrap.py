@@ -1,4 +1,4 @@
-"""The function `wrap`, which adds tool calling to an SDK client: `client = streamtool.wrap(OpenAI(base_url=…))`."""
+"""The `wrap` function, which adds tool calling to an SDK client: `client = streamtool.wrap(OpenAI(base_url=…))`."""
 
 from typing import Any, TypeVar
 

@@ -26,7 +26,7 @@ from streamtool.settings.data import is_loopback
 
 try:
     from streamtool.upstream.http1 import AsyncioNetwork
-except ImportError:  # requires the extra `serve`
+except ImportError:  # requires the `serve` extra
     AsyncioNetwork = None  # type: ignore[assignment, misc]
 
 _MAX_IDLE: Final = 100

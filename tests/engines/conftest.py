@@ -1,4 +1,4 @@
-"""Fixtures of the engines. Missing engines are skipped: the extra `engines` installs llama.cpp's server; torch and
+"""Fixtures of the engines. Missing engines are skipped: the `engines` extra installs llama.cpp's server; torch and
 transformers are installed separately.
 """
 

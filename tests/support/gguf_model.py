@@ -5,7 +5,7 @@ holds exactly the model's output. It writes noise, but text: the first number of
 unchanged, and the output layer uses it as a bias. So printable ASCII is likely, everything else is rare, and the reply
 ends only where a grammar allows nothing else. The request therefore determines the length of a reply.
 
-The fields are those of GGUF's `llama` architecture and of the tokenizer `gpt2` (byte-level BPE).
+The fields are those of GGUF's `llama` architecture and of the `gpt2` tokenizer (byte-level BPE).
 """
 
 from pathlib import Path

@@ -6,7 +6,7 @@ Guarantees to the client, whatever the upstream sends (each is required by at le
   contain only argument text. Calls are numbered from 0, and each ends before the next begins.
 - The finish reason is alone in its chunk and follows everything else in its choice. It is `tool_calls` only if there is
   a call and all calls are complete.
-- A usage chunk is sent if, and only if, the client requested it. `[DONE]` is last.
+- A usage chunk is sent if, and only if, the client requested it. `[DONE]` is sent last.
 - If the reply fails, an error replaces all remaining chunks.
 
 Theory of operation. A chunk consists of a constant prefix, one JSON string and a constant suffix. The prefixes for a

@@ -1,7 +1,7 @@
 """Conversion of Gemini's schemas, whose type names are in upper case, to JSON Schema.
 
-The schemas follow OpenAPI 3.0: `nullable` replaces the type `null`. Length limits are strings, because they are 64-bit
-integers. Source: the type `Schema` of google-genai 3.4.
+The schemas follow OpenAPI 3.0: `nullable` replaces the `null` type. Length limits are strings, because they are 64-bit
+integers. Source: the `Schema` type of google-genai 3.4.
 """
 
 from collections.abc import Mapping

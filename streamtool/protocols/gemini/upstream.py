@@ -205,7 +205,7 @@ def _message(message: Message, names: Mapping[str, str], unsigned: str | None) -
 
 
 def _result(result: ToolResult, name: str) -> Iterator[dict[str, Json]]:
-    """Yield the parts for a result: its text under the key `output` or `error`, followed by its media."""
+    """Yield the parts for a result: its text under the `output` or `error` key, followed by its media."""
     text = "\n".join(part.text for part in result.content if isinstance(part, TextPart))
     response = {"error" if result.error else "output": text}
     yield {"functionResponse": {"id": result.id, "name": name, "response": response}}

@@ -281,7 +281,7 @@ def _call(call: ToolCall) -> Block:
 
 
 def _object(arguments: str) -> Json:
-    """Return the arguments as an object. Any other value becomes the field `arguments` of a new object."""
+    """Return the arguments as an object. Any other value becomes the `arguments` field of a new object."""
     if not arguments.strip():
         return {}
     try:

@@ -1,13 +1,13 @@
 """Writer for a Messages stream.
 
 Guarantees to the client, whatever the upstream sends (each is required by at least one client in use):
-- `message_start` is first and contains all of its fields.
+- `message_start` is sent first and contains all of its fields.
 - Blocks are numbered from 0, each is closed before the next opens, and no text block is empty.
 - A `tool_use` block begins with the input `{}`. The arguments follow as deltas; if a complete call has none, `{}` is
   sent.
 - A block of reasoning ends with exactly one signature.
 - After all blocks, one `message_delta` contains the usage and the stop reason, which is `tool_use` only if there is a
-  call and all calls are complete. `message_stop` is last.
+  call and all calls are complete. `message_stop` is sent last.
 - If the reply fails, an error replaces all remaining events.
 
 Theory of operation. A delta consists of a constant prefix, one JSON string and a constant suffix; the prefix for a

@@ -1,9 +1,9 @@
 """Streaming events for the commands of a shell call, sent while the model writes them.
 
-The commands are part of a call's JSON arguments (`{"commands": ["ls", …]}`). They are streamed as soon as the key
-`commands` has been read, provided that only numeric fields precede this key. Otherwise, the events are sent when the
-arguments are complete. The events are `response.shell_call_command.added`, `.delta` and `.done` of the openai SDK 3.54;
-they identify the item only by its index.
+The commands are part of a call's JSON arguments (`{"commands": ["ls", …]}`). They are streamed as soon as the
+`commands` key has been read, provided that only numeric fields precede this key. Otherwise, the events are sent when
+the arguments are complete. The events are `response.shell_call_command.added`, `.delta` and `.done` of the openai SDK
+3.54; they identify the item only by its index.
 """
 
 import re

@@ -430,7 +430,8 @@ class ReplyWriter(StreamWriter):
             return
         self._ended = True
         response = self._begin(out)
-        # The open item ends first, and `error` follows; `response.failed` is last, because it is the terminal event.
+        # The open item ends first, and `error` follows; `response.failed` is sent last, because it is the terminal
+        # event.
         self._end_item(out, complete=False)
         output = self._output.joined()
         if isinstance(error, ReplyCancelled):

@@ -91,7 +91,7 @@ def encode(value: Json) -> bytes:
 def object_of(arguments: str) -> bytes:
     """Return a call's arguments as a JSON object on one line, but otherwise as the model wrote them.
 
-    Arguments that are not an object become the field `arguments` of a new object.
+    Arguments that are not an object become the `arguments` field of a new object.
     """
     text = repaired(arguments).strip() or "{}"
     try:
