@@ -1,4 +1,4 @@
-"""Markers and blocks that are recognized only at the start of a line: labels, code fences, indented code, block quotes."""
+"""Markers and blocks that are recognized only at the start of a line: labels, fences, indented code, block quotes."""
 
 import re
 from collections.abc import Callable, Generator, Mapping
