@@ -23,7 +23,7 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from attrs import evolve
 
 from streamtool.agent.events import Event, Final
-from streamtool.agent.loop import Approve, Loop, LoopOptions
+from streamtool.agent.loop import Approve, Loop, LoopOptions, QuotedCalls
 from streamtool.agent.mcp_servers import McpServer
 from streamtool.agent.model_client import ModelClient
 from streamtool.agent.resources import OpenResources, Resources, as_tool
@@ -57,9 +57,11 @@ class Agent:
     `strict` applies to formats in which an entire reply is one object: a reply with anything outside the object is
     rejected and requested again. `system` is placed before all messages, and `options` are further Chat Completions
     fields, such as `temperature`. `approve` is called before each call is executed and returns True, False or a `Veto`
-    with a reason. `on_exchange` receives the `Record` of each exchange. `transport` replaces the network; `through`, a
-    middleware from `middleware_of`, replaces everything between the agent and the model. `headers` are sent with each
-    request. If `first_call` is true, the first reply must call a tool. Raises SettingsError.
+    with a reason. A call that repeats a result or a tool's description, but no user's message, is not executed; with
+    `quoted_calls="approve"`, `approve` decides. `on_exchange` receives the `Record` of each exchange. `transport`
+    replaces the network; `through`, a middleware from `middleware_of`, replaces everything between the agent and the
+    model. `headers` are sent with each request. If `first_call` is true, the first reply must call a tool. Raises
+    SettingsError.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Agent:
         system: str | None = None,
         options: Mapping[str, Json] | None = None,
         approve: Approve | None = None,
+        quoted_calls: QuotedCalls = "refuse",
         settings: Settings | None = None,
         on_exchange: OnExchange | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -100,7 +103,9 @@ class Agent:
         if max_turns < 1:
             raise SettingsError(f"max_turns: expected 1 or more, found {max_turns}", param="max_turns")
         whole = strict and mine.mode != "native" and is_one_object(mine.format)
-        self._plan = LoopOptions(max_turns, self.settings.retries, timeout, mine.format if whole else None, approve)
+        self._plan = LoopOptions(
+            max_turns, self.settings.retries, timeout, mine.format if whole else None, approve, quoted_calls
+        )
         self._listens = upstream_protocol_for(CLIENTS["chat"], mine.protocol) if whole else None
         self._asked = Conversation("chat", model, (), include_usage=True, raw=dict(options or {}))
         self._system = () if system is None else (Message("system", (TextPart(system),)),)

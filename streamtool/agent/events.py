@@ -63,6 +63,10 @@ class ToolCallEnd:
     name: str
     arguments: str
     complete: bool = True
+    quoted: bool = False
+    """Whether the call repeats a result or a tool's description, but no user's message. Known only at the end of the
+    reply, so only `approve` sees it.
+    """
 
 
 @frozen

@@ -16,6 +16,7 @@ The caller's messages are never modified.
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal
 
 from attrs import frozen
 
@@ -23,7 +24,7 @@ from streamtool.agent import one_object
 from streamtool.agent.events import Emit, Event, Final, Rejected, ToolCallEnd, ToolCallResult, TurnStart, Veto
 from streamtool.agent.execution import Task, execute_calls
 from streamtool.agent.model_client import ModelClient, ModelReply
-from streamtool.agent.tools import ExecutableTool
+from streamtool.agent.tools import ExecutableTool, Trusting
 from streamtool.core.conversation import Message, TextPart, ToolResult
 from streamtool.core.errors import AgentError
 from streamtool.core.reply import Usage
@@ -32,6 +33,7 @@ from streamtool.protocols import chat
 from streamtool.protocols.shared import wire
 from streamtool.schemas.validator import InvalidArguments, Validator
 
+QuotedCalls = Literal["refuse", "approve"]
 Approve = Callable[[ToolCallEnd], bool | Veto | Awaitable[bool | Veto]]
 """A function that decides whether a call may be executed; a `Veto` gives the reason for a refusal."""
 
@@ -46,6 +48,8 @@ class LoopOptions:
     strict: str | None = None
     """Format in which each reply must be exactly one object; None means that replies need not be objects."""
     approve: Approve | None = None
+    quoted: QuotedCalls = "refuse"
+    """Whether a call that repeats a result or a tool's description is refused, or `approve` decides."""
 
 
 class Loop:
@@ -156,9 +160,18 @@ class Loop:
         self, call: ToolCallEnd, *, invalid: InvalidArguments | None = None, approved: bool | Veto = True
     ) -> ProposedCall:
         offered = tuple(self._tools)
+        tool = self._tools.get(call.name)
+        asks = self._plan.quoted == "approve" and self._plan.approve is not None
+        quoted = call.quoted and not asks and not (isinstance(tool, Trusting) and tool.run_quoted)
         allowed, reason = (False, approved.reason) if isinstance(approved, Veto) else (bool(approved), "")
         return ProposedCall(
-            name=call.name, offered=offered, complete=call.complete, invalid=invalid, approved=allowed, reason=reason
+            name=call.name,
+            offered=offered,
+            complete=call.complete,
+            invalid=invalid,
+            quoted=quoted,
+            approved=allowed,
+            reason=reason,
         )
 
     async def _ask_approval(self, call: ToolCallEnd) -> bool | Veto:

@@ -224,10 +224,11 @@ class McpGateway:
             client = printable(self._middleware.observers.clients.of(scope["headers"]))
             _log.log(
                 logging.WARNING if failed else logging.INFO,
-                "%s: an agent, turns %d, calls %d%s%s (%.2f s)",
+                "%s: an agent, turns %d, calls %d%s%s%s (%.2f s)",
                 printable(asked.model),
                 reply.turns,
                 reply.calls,
+                f", quoted {reply.quoted}" if reply.quoted else "",
                 failed,
                 f", client {client}" if client else "",
                 passed,
@@ -268,7 +269,13 @@ class McpGateway:
 
 def _make_server(settings: McpSettings) -> McpServer:
     target = settings.url or settings.command
-    return McpServer(target, name=settings.name, prefix=settings.prefix or "", timeout=settings.timeout)
+    return McpServer(
+        target,
+        name=settings.name,
+        prefix=settings.prefix or "",
+        timeout=settings.timeout,
+        run_quoted=settings.quoted == "run",
+    )
 
 
 def _is_allowed(tool: McpTool, settings: McpSettings) -> bool:
@@ -312,6 +319,8 @@ class _GatewayReply:
         self.turns = 0
         self.calls = 0
         """Number of executed calls."""
+        self.quoted = 0
+        """Number of calls that were not executed because they repeat a result or a tool's description."""
 
     async def write_run(self, run: AgentRun) -> None:
         """Write all events of the run until it ends. Raises whatever the run raises."""
@@ -336,6 +345,8 @@ class _GatewayReply:
                 self.turns = turn
             case ToolCallResult():
                 self.calls += 1
+            case Rejected(why="quoted"):
+                self.quoted += 1
             case OutputDelta(text=text):
                 before, self._text_turn = self._text_turn, self.turns
                 if before not in (0, self.turns):

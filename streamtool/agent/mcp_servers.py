@@ -40,7 +40,7 @@ class McpServer:
     name on two servers. `env` adds to the few environment variables that the SDK passes on, and `cwd` is the working
     directory of the command. `log` receives the command's standard error, which is discarded by default. `headers` are
     sent with each HTTP request. `timeout` limits a call (None: the agent's timeout) and `start` the time to connect,
-    both in seconds.
+    both in seconds. `run_quoted` means that calls are executed even if they repeat a result or a tool's description.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class McpServer:
         log: TextIO | None = None,
         timeout: float | None = None,
         start: float = 30.0,
+        run_quoted: bool = False,
     ) -> None:
         self.url = target if isinstance(target, str) and target.startswith(("http://", "https://")) else None
         if isinstance(target, str):
@@ -71,6 +72,7 @@ class McpServer:
         self.prefix = prefix
         self.timeout = timeout
         self.start = start
+        self.run_quoted = run_quoted
         self._env = dict(env) if env is not None else None
         self._cwd = cwd
         self._headers = dict(headers or {})
@@ -265,6 +267,7 @@ class McpTool:
         self.description = description
         self.parameters = parameters
         self.timeout = connection.server.timeout
+        self.run_quoted = connection.server.run_quoted
         self._connection = connection
         self.remote_name = name
         """Name on the server, without the prefix."""

@@ -132,7 +132,8 @@ def make_middleware(
             on_exchange(record)
 
     # Calls are streamed as they arrive and with any name, because the agent checks names and arguments itself.
-    settings = evolve(settings, unknown_tools="deliver", arguments="stream", tools={})
+    quoted = "report" if settings.quoted == "text" else settings.quoted
+    settings = evolve(settings, unknown_tools="deliver", arguments="stream", tools={}, quoted=quoted)
     made = ToolMiddleware(with_listener(route), settings=settings, on_exchange=heard, templates=templates)
     made.gate = Gate()  # its only client is the agent
     return made
@@ -178,7 +179,12 @@ class ModelClient:
         fold = hearing.accumulator.close()
         if hearing.status >= 400 or fold.failure is not None or not fold.choices:
             raise self._error(hearing, fold.failure)
-        return _model_reply(fold.choices[0], hearing, fold.usage, "" if listener is None else listener.text)
+        raw = "" if listener is None else listener.text
+        return _model_reply(fold.choices[0], hearing, fold.usage, raw, self._repeated())
+
+    def _repeated(self) -> tuple[str, ...]:
+        """Return the ids of the calls in the last reply that repeat a result or a tool's description."""
+        return () if self._record is None else self._record.repeated
 
     async def _call(self, body: bytes, hearing: "_ReplyReceiver", listener: Listener | None) -> None:
         bodies = [body]
@@ -232,6 +238,8 @@ class _ReplyReceiver:
     _reader: chat.ReplyReader = field(factory=chat.ReplyReader, init=False)
     calls: dict[int, tuple[str, str, list[str]]] = field(factory=dict, init=False)
     """Id, name and argument pieces of each call, in the order in which the calls started."""
+    received_ids: list[str | None] = field(factory=list, init=False)
+    """The id that the middleware gave to each call, in the same order."""
     accumulator: ReplyAccumulator = field(factory=ReplyAccumulator, init=False)
     status: int = field(default=0, init=False)
 
@@ -254,6 +262,7 @@ class _ReplyReceiver:
             case ReplyReasoningDelta(text=text):
                 await self._tell(ThoughtDelta(text))
             case ReplyCallStart(index=index, id=id, name=name):
+                self.received_ids.append(id)
                 self.calls[index] = (self._ids.take(id), self._names.original_name(name), [])
                 await self._tell(ToolCallStart(*self.calls[index][:2]))
             case ReplyArgumentsDelta(index=index, text=text):
@@ -267,9 +276,14 @@ class _ReplyReceiver:
                 pass
 
 
-def _model_reply(choice: Choice, hearing: _ReplyReceiver, usage: Usage | None, raw: str) -> ModelReply:
-    heard = zip(hearing.calls.values(), choice.calls, strict=True)
-    calls = tuple(ToolCallEnd(id, name, call.arguments, call.complete) for (id, name, _), call in heard)
+def _model_reply(
+    choice: Choice, hearing: _ReplyReceiver, usage: Usage | None, raw: str, repeated: Sequence[str]
+) -> ModelReply:
+    heard = zip(hearing.calls.values(), hearing.received_ids, choice.calls, strict=True)
+    calls = tuple(
+        ToolCallEnd(id, name, call.arguments, call.complete, quoted=received in repeated)
+        for (id, name, _), received, call in heard
+    )
     kept = [
         # arguments that were cut off are not valid JSON, and some upstreams reject a history that contains them
         ToolCall(end.id, end.name, call.arguments if call.complete else "{}", signature=call.signature)

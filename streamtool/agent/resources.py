@@ -16,6 +16,7 @@ from streamtool.asgi.types import ASGIApp
 from streamtool.core.errors import SettingsError
 from streamtool.middleware import ToolMiddleware
 from streamtool.observe.observers import OnExchange
+from streamtool.protocols.shared.fields import is_visible_name, same_spelling
 from streamtool.settings import Settings, UpstreamSettings
 from streamtool.upstream.app import HttpUpstream, model_servers
 from streamtool.upstream.chat_templates import ChatTemplates
@@ -98,4 +99,13 @@ def _tools_by_name(tools: Iterable[ExecutableTool]) -> dict[str, ExecutableTool]
             raise SettingsError(
                 f"two tools are named {tool.name}; rename one, or give its MCP server a prefix", param="tools"
             )
+        if not is_visible_name(tool.name):
+            raise SettingsError(
+                f"the name of the tool {tool.name!a} contains spaces, quotes, brackets or invisible characters",
+                param="tools",
+            )
+    same = same_spelling(found)
+    if same is not None:
+        names = " and ".join(ascii(name) for name in same)
+        raise SettingsError(f"two tools have names that look the same: {names}", param="tools")
     return found

@@ -47,6 +47,13 @@ class ExecutableTool(Protocol):
 
 
 @runtime_checkable
+class Trusting(Protocol):
+    """A tool that decides whether it executes calls that repeat a result or a tool's description."""
+
+    run_quoted: bool
+
+
+@runtime_checkable
 class Prepared(Protocol):
     """A tool that prepares for each call. The preparation does not count towards the call's timeout."""
 

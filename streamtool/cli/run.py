@@ -113,6 +113,7 @@ class RunFlags:
             max_turns=self.max_turns,
             timeout=self.timeout,
             approve=asking,
+            quoted_calls="refuse" if asking is None else "approve",
         )
 
 

@@ -134,7 +134,9 @@ class Record:
     """For text that was neither shown nor part of a call: the reason, and the number of characters."""
     refused: int
     quoted: tuple[tuple[str, int], ...]
-    """For calls that were quotations and therefore text: the reason, and the number of calls."""
+    """For calls that were quotations and therefore text: the reason, and the number of calls. For the reason
+    `repeated`, they are calls, whose ids are in `repeated`.
+    """
     incomplete: bool
     reason: Reason | None
     """The finish reason that the upstream reported."""
@@ -170,6 +172,8 @@ class Record:
     """Host and port of the upstream."""
     served_model: str | None = None
     """Model name that the upstream reported."""
+    repeated: tuple[str, ...] = ()
+    """Ids of calls that repeat a result or a tool's description, but no user's message (`quoted = "report"`)."""
     choices: int = 1
     options: tuple[tuple[str, float], ...] = ()
     """Numeric options that the client set for the reply, such as `temperature`."""

@@ -39,8 +39,11 @@ class ParserFactory:
         self._settings = settings
         self._received = received
         self.plan = plan
-        quotes = plan.reads and settings.quoted == "text"
-        self._quotations = quotation_sources(received.conversation, rules.callable) if quotes else None
+        reporting = settings.quoted == "report"
+        quotes = plan.reads and settings.quoted != "calls"
+        self._quotations = (
+            quotation_sources(received.conversation, rules.callable, reporting=reporting) if quotes else None
+        )
         self.listener: ExchangeListener | None = None
         self.quotation_counts = Counter[str]()
         """Number of calls that were quotations, by reason."""

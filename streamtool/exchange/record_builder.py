@@ -96,6 +96,7 @@ class RecordBuilder:
             discarded=tuple(pair for choice in choices for pair in choice.tally.discarded.items()),
             refused=sum(choice.state.disallowed for choice in choices),
             quoted=tuple(quoted.items()),
+            repeated=tuple(call_id for choice in choices for call_id in choice.tally.repeated),
             incomplete=any(choice.state.incomplete for choice in choices),
             reason=self.reason,
             usage=self.usage,

@@ -67,6 +67,11 @@ class CallFilter:
         return self._open is not None
 
     @property
+    def open_id(self) -> str | None:
+        """The id of the open call, or None if none is open."""
+        return None if self._open is None else self._open.id
+
+    @property
     def buffered_size(self) -> int:
         """Number of characters of arguments that are buffered until their call ends."""
         return 0 if self._open is None else self._open.buffered_size

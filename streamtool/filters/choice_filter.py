@@ -34,7 +34,7 @@ from streamtool.filters.call_ids import CallIds
 from streamtool.filters.choice_state import ChoiceState, Tally
 from streamtool.filters.null_parser import TextParser
 from streamtool.filters.opened_reasoning import OpenedReasoning
-from streamtool.filters.quotations import QuotationFilter
+from streamtool.filters.quotations import QuotationFilter, RepeatedCallStart
 from streamtool.filters.text_filter import TextFilter
 from streamtool.forcing.rules import Rules
 from streamtool.policy.evidence import EndOfReply
@@ -288,6 +288,8 @@ class ChoiceFilter:
                 case CallStart(name=name, id=call_id, format=format_):
                     self.tally.count_call(format_)
                     self._calls.begin(name, call_id, out)
+                    if type(event) is RepeatedCallStart and self._calls.open_id is not None:
+                        self.tally.repeated.append(self._calls.open_id)
                 case CallEnd(complete=complete, repairs=repairs):
                     self.tally.add_repairs(repairs)
                     self._calls.end(out, complete=complete)

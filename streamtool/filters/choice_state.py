@@ -78,6 +78,9 @@ class Tally:
     discarded: dict[str, int] = field(factory=dict)
     """Number of characters that were neither shown nor part of a call, by reason."""
 
+    repeated: list[str] = field(factory=list)
+    """Ids of calls that repeat a result or a tool's description, but no user's message, if these are reported."""
+
     def discard(self, text: str, reason: str) -> None:
         """Count discarded text."""
         self.discarded[reason] = self.discarded.get(reason, 0) + len(text)

@@ -7,7 +7,8 @@ the call is treated as text and reaches the client as it was written. The model'
 
 A repeated call is still a call if it is isolated: at the start of a line, and followed only by other calls until the
 end of the reply. A user may have written out the call they want, and frameworks repeat a call that they could not
-parse. Only an isolated call has to wait for the text after it.
+parse. Only an isolated call has to wait for the text after it. If the sources ask for it (`requested`), its start is a
+`RepeatedCallStart` unless a user wrote the call, so that an agent can refuse to execute it.
 
 Few requests contain text from which a call may be quoted. For all others, the only cost is one search of the messages
 from users and tools (`quotation_sources`). If a request contains such text, the reply is fed to the parser in short
@@ -34,6 +35,12 @@ _MANY: Final = 256
 """Number of collected events that triggers a merge of neighbors."""
 _LEAD: Final = re.compile(r"[\s,;]*(?:`{3,}[^\n`]*\n\s*(?![\w.]+\())?")
 """Matches text before a call that does not belong to it: separators, or the fence around the call."""
+
+
+class RepeatedCallStart(CallStart):
+    """The start of a call that repeats a result or a tool's description, but no user's message."""
+
+    __slots__ = ()
 
 
 class HoldingParser(TextParser, Protocol):
@@ -81,12 +88,12 @@ class _BufferedCall:
 
     __slots__ = ("_passage", "_source", "events", "size", "why")
 
-    def __init__(self, said: str, why: str = "") -> None:
+    def __init__(self, passage: Passage | None = None, why: str = "") -> None:
         self.why = why
         """The reason why the call is a quotation if it occurs in the sources. Empty if the call is isolated, so that
         the text after it decides.
         """
-        self._passage = Passage(said)
+        self._passage = passage
         self._source: list[str] = []
         self.events: list[Event] = []
         self.size = 0
@@ -97,19 +104,33 @@ class _BufferedCall:
         """The call's text so far."""
         return "".join(self._source)
 
+    def occurs_in(self, sources: QuotationSources) -> bool:
+        """Return whether the call's text so far occurs in these sources."""
+        source = self.source
+        lead = _LEAD.match(source)
+        start = self.events[0]
+        name = start.name if isinstance(start, CallStart) else ""
+        return sources.contain(source[lead.end() if lead else 0 :], name)
+
+    def mark_repeated(self) -> None:
+        """Mark the call as one that no user has written."""
+        start = self.events[0]
+        if isinstance(start, CallStart):
+            self.events[0] = RepeatedCallStart(start.index, start.name, start.id, start.format)
+
     def begin(self, event: CallStart, source: str) -> bool:
         """Begin the call with this text. Return whether the text occurs in the sources."""
         self.events.append(event)
         self._source.append(source)
         self.size = len(source)
         lead = _LEAD.match(source)
-        return self._passage.extend(source[lead.end() if lead else 0 :])
+        return self._passage is not None and self._passage.extend(source[lead.end() if lead else 0 :])
 
     def extend(self, source: str) -> bool:
         """Add to the call's text. Return whether all of it still occurs verbatim in the sources."""
         self._source.append(source)
         self.size += len(source)
-        return self._passage.extend(source)
+        return self._passage is not None and self._passage.extend(source)
 
 
 class _Mode(Enum):
@@ -126,7 +147,7 @@ class QuotationFilter:
 
     `begun` means that the reply begins inside a call that the prompt opened, which cannot be a quotation.
     `on_quotation` is called for each quotation, with the reason why it is one: `behind text`, `before text`, `in a
-    fence`, `in reasoning` or `cut off`.
+    fence`, `in reasoning` or `cut off`. A `RepeatedCallStart` is reported as `repeated`.
     """
 
     __slots__ = (
@@ -160,7 +181,7 @@ class QuotationFilter:
         self._on_quotation = on_quotation
         self._mode = _Mode.PASS
         self._consumed = _ConsumedText()
-        self._call = _BufferedCall("")
+        self._call = _BufferedCall()
         """The call that is buffered, or the last one that was."""
         self._in_reasoning = False
         """Whether the call is inside reasoning."""
@@ -275,7 +296,7 @@ class QuotationFilter:
             out.append(event)
             return
         self._in_reasoning = self._parser.in_reasoning
-        self._call = _BufferedCall(self._sources.comparable, self._quotation_reason(source))
+        self._call = _BufferedCall(Passage(self._sources, event.name), self._quotation_reason(source))
         self._mode = _Mode.WAIT
         if not self._call.begin(event, source):
             self._deliver(out)
@@ -294,7 +315,12 @@ class QuotationFilter:
 
     def _extend_call(self, source: str, out: list[Event]) -> None:
         """Add text to the buffered call. Deliver the call once it differs from every source or exceeds the limit."""
-        if source and (not self._call.extend(source) or self._call.size > self._limit):
+        if not source:
+            return
+        if not self._call.extend(source):
+            self._deliver(out)
+        elif self._call.size > self._limit:
+            self._report_repeated()
             self._deliver(out)
 
     def _end_call(self, event: CallEnd, source: str, out: list[Event]) -> None:
@@ -305,6 +331,7 @@ class QuotationFilter:
         elif not self._call.why and event.complete:
             # The call is isolated and complete, so the text after it decides whether it is a call. An incomplete call
             # could not be executed anyway; if it becomes a quotation, none of its characters are lost.
+            self._report_repeated()
             self._repeated.append(self._call)
             self._mode = _Mode.LAST
             if sum(call.size for call in self._repeated) > self._limit:
@@ -328,13 +355,18 @@ class QuotationFilter:
     def _deliver(self, out: list[Event]) -> None:
         """Emit the buffered call as a call, after the repeated calls that precede it."""
         self._deliver_repeated(out)
-        out += self._call.events
+        self._deliver_call(self._call, out)
         self._mode = _Mode.PASS
+
+    def _deliver_call(self, call: _BufferedCall, out: list[Event]) -> None:
+        if type(call.events[0]) is RepeatedCallStart:
+            self._report_quotation("repeated")
+        out += call.events
 
     def _deliver_repeated(self, out: list[Event]) -> None:
         """Emit the repeated calls as calls, since only calls follow them."""
         for call in self._repeated:
-            out += call.events
+            self._deliver_call(call, out)
         self._repeated.clear()
         self._mode = _Mode.PASS
 
@@ -345,6 +377,12 @@ class QuotationFilter:
             out.append(TextDelta(call.source))
         self._repeated.clear()
         self._mode = _Mode.PASS
+
+    def _report_repeated(self) -> None:
+        """Mark the call, which repeats a source, if no user has written it and such calls are reported."""
+        requested = self._sources.requested
+        if requested is not None and not self._call.occurs_in(requested):
+            self._call.mark_repeated()
 
     def _report_quotation(self, why: str) -> None:
         if self._on_quotation is not None:

@@ -1,36 +1,102 @@
 """Text from users and tools that may be the source of a quoted call, and the search for a call in it.
 
-Comparisons ignore whitespace, quotes, escapes and block quote markers, since all of these may change when text is
-encoded in a JSON result.
+Comparisons ignore whitespace, quotes, escapes, block quote markers and invisible characters, since all of these may
+change when text is encoded in a JSON result, displayed or copied. They read the sources as they are, and with character
+references resolved once and twice.
+
+File tools put something before each line: a number, a file name, a sign for a change or a comment. A model usually
+omits it. So wherever a line of a source begins, a comparison may skip a prefix of that line, provided that the prefixes
+of all lines of one call have the same shape: the same punctuation between words and numbers. The parts of messages and
+results are read as one text, so a call may also begin in one and end in another.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from html import unescape
+from html import entities, unescape
+from itertools import accumulate, chain, pairwise
 from typing import Final
 
 from streamtool.core.conversation import Conversation, TextPart
+from streamtool.core.invisible import CLASS as INVISIBLE_CLASS
+from streamtool.core.invisible import INVISIBLE
 from streamtool.forcing.rules import AnyName
+from streamtool.protocols.shared import wire
 
 LONGEST: Final = 4 * 1024 * 1024
 """Maximum number of characters of a conversation to search, beginning with the latest message."""
 _MAX_LOOKUPS: Final = 20_000
-"""Maximum number of positions to search for names, in addition to one for every eight characters of the text."""
+"""Maximum number of positions to search for names, in addition to one for every eight characters of the text. Also the
+maximum number of steps in comparisons that skip prefixes, which one request shares.
+"""
 _MANY: Final = 64
 """Number of tools above which each word of a text is looked up among their names, instead of searching for each
 name.
 """
-_BEFORE: Final = frozenset("\"'=>:@[|.(</{}▁,;\n`n“”‘’")
-"""Characters that precede a name in call syntax, apart from blanks. An escaped newline leaves the `n`."""
-_AFTER: Final = r"(?=\s*\\*(?:[\"'“”‘’>{(\[<|:=/`}&]|\\n)|\s*\n|\s*\Z)"
+_BEFORE: Final = frozenset("\"'=>:@[]|.()</{}▁,;\n`n“”‘’→+-#*%!│┃~")
+"""Characters that precede a name in call syntax, or that end the prefix of a line, apart from blanks and numbers. An
+escaped newline leaves the `n`.
+"""
+_NUMBERED: Final = re.compile(r"(?:\A|[\n\\n])[ \t]*(?:\w?\d+|rem|dnl)[ \t\\t]+\Z", re.IGNORECASE)
+"""Matches a line number, or a word that begins a comment, before a name."""
+_AFTER: Final = r"(?=\s*\\*(?:[\"'“”‘’>{(\[<|:=/`}&]|\\n|--|\*[/)]|[-#%]\}|│)|\s*\n|\s*\Z)"
 _WORD: Final = re.compile(r"\w+")
 _ESCAPE: Final = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|[nrt])?")
+_ESCAPED: Final = {"n": "\n", "t": "\t"}
+"""Escapes that a line prefix may contain, and what they denote."""
 _CUT: Final = re.compile(r"(?<!\\)\\++(?:u[0-9a-fA-F]{0,3}+)?+\Z")
 _ENDLESS: Final = re.compile(r"&#[0-9]{1000,}+")
 """Matches character references with more digits than `int` accepts; they cannot denote a character."""
-_IGNORED: Final = re.compile("[\\s\"'`>“”‘’\ud800-\udfff\U00010000-\U0010ffff]+")
-"""Matches characters that comparisons ignore, including those beyond the basic plane, which may be written as two
-escapes.
+_COLORS: Final = re.compile("\x1b\\[[0-?]*+[ -/]*+[@-~]")
+"""Matches control sequences of terminals, which color the output of some tools."""
+_CONTROLS: Final = tuple(char for char in map(chr, range(128)) if INVISIBLE.match(char))
+"""The invisible characters of ASCII."""
+_HIDDEN: Final = re.compile(f"[\0-\b\x0e-\x1b\x7f-\U0010ffff](?<=[{INVISIBLE_CLASS}])")
+"""Matches invisible characters; faster than `INVISIBLE` in text that is mostly ASCII."""
+_NO_COMPARISON: Final = f"\"'`>“”‘’\ud800-\udfff\U00010000-\U0010ffff{INVISIBLE_CLASS}"
+"""Characters that comparisons ignore, apart from whitespace. They include those beyond the basic plane, which may be
+written as two escapes.
+"""
+_BLANKS: Final = "".join(char for char in map(chr, range(0x3001)) if char.isspace() and char != "\n")
+_IGNORED: Final = re.compile(f"[{_BLANKS}{_NO_COMPARISON}]+")
+"""Matches what comparisons ignore, apart from line breaks."""
+_IGNORED_ASCII: Final = {code: None for code in range(128) if _IGNORED.match(chr(code))}
+"""A translation that removes it from ASCII text."""
+
+_CODES: Final = re.compile(r"\\u([0-9a-fA-F]{4})").findall
+_HIDDEN_CODES: Final = (
+    r"00(?:0[9ad]|[2-7][0-9a-f]|ad)|034f|06[01d][0-9a-f]|070f|08[9e][0-9a-f]|115f|1160|17b[45]|180[b-f]|200[b-f]"
+    r"|202[a-e]|206[0-9a-f]|2192|250[0-3]|2800|3164|fe0[0-9a-f]|feff|ffa0|fff[0-9ab]|db[48][0-9a-f]"
+)
+_HIDDEN_CODE: Final = re.compile(_HIDDEN_CODES, re.IGNORECASE)
+_HIDDEN_ESCAPE: Final = re.compile(rf"\\+u({_HIDDEN_CODES}|d[c-f][0-9a-f]{{2}})", re.IGNORECASE)
+"""Matches escapes of characters that a name consists of, that are invisible in it, or that end the prefix of a line."""
+_HIDDEN_NAMES: Final = sorted(
+    name
+    for name, char in entities.html5.items()
+    if name.endswith(";") and (not INVISIBLE.sub("", char) or re.fullmatch("[\\w./-]+", char, re.ASCII))
+)
+_HIDDEN_REFERENCE: Final = re.compile(f"&(?:amp;)*+(?:#|{'|'.join(_HIDDEN_NAMES)})")
+"""Matches the beginning of a character reference that may denote a part of a name, or something invisible in it."""
+
+_LONGEST_PREFIX: Final = 160
+"""Maximum number of characters of a line's prefix."""
+_TOKEN: Final = re.compile(r"\w+|[^\w\s]")
+_COMMENT: Final = re.compile(r"<[!%]|\{[#%!{-]")
+"""Matches the beginning of a comment whose sign contains what begins a value or a tag."""
+_SUFFIX: Final = re.compile(r"(?:-*%|-{2,}\}*|\*[/)]|[-#]\}|[│┃|#*])\Z")
+"""Matches the end of a comment, or of a table row, at the end of a line in the form in which it is compared."""
+_PART_SUFFIX: Final = re.compile(r"[\]})]+\Z")
+"""Matches what closes the encoding of a part."""
+_ANCHOR: Final = re.compile(f"(?![{_BLANKS}\n{_NO_COMPARISON}])(?:[\\[{{(]|[^\\w\\s]{{0,2}}\\w*)")
+"""Matches the beginning of a call within which no line ends."""
+_MAX_PLACES: Final = 64
+"""Number of places in one passage of the sources where a call may continue, above which all of it counts as found."""
+
+_Shape = tuple[str, ...]
+_Position = tuple[int, _Shape | None, bool]
+"""A position in the comparable text, the shape of the prefixes that were skipped so far (None: none were), and whether
+it is the beginning of a line whose prefix may still be skipped.
 """
 
 
@@ -39,50 +105,117 @@ class QuotationSources:
     to any tool.
     """
 
-    __slots__ = ("_names", "_plain", "_texts")
+    __slots__ = ("_names", "_readings", "_texts", "requested", "steps")
 
-    def __init__(self, texts: Iterable[str], names: Iterable[str]) -> None:
+    def __init__(self, texts: Iterable[str], names: Iterable[str], requested: "QuotationSources | None" = None) -> None:
         self._texts = tuple(texts)
+        self.requested = requested
+        """The text from users alone, if repeated calls that no user has written are to be reported."""
         self._names = {name.lower() for name in names}
-        self._plain: str | None = None
+        self._readings: tuple[_Reading, ...] | None = None
+        self.steps = _MAX_LOOKUPS + sum(map(len, self._texts)) // 8
+        """Number of steps left for comparisons that skip prefixes."""
+
+    def contain(self, call: str, name: str) -> bool:
+        """Return whether the text of this call, to the tool with this name, occurs."""
+        return bool(self._texts or self._readings) and Passage(self, name).extend(call)
 
     def may_name_tool(self, text: str) -> bool:
         """Return whether a tool's name may occur in the text, ignoring case."""
         return not self._names or bool(_names_in(self._names, text.lower()))
 
     @property
+    def readings(self) -> "tuple[_Reading, ...]":
+        """The ways to read the sources; computed when a call is first looked up."""
+        if self._readings is None:
+            self._readings, self._texts = tuple(_readings(self._texts)), ()
+        return self._readings
+
+    @property
     def comparable(self) -> str:
-        """All source text in the form in which it is compared; computed when a call is first looked up."""
-        if self._plain is None:
-            read = (*self._texts, *(unescape(_ENDLESS.sub("", text)) for text in self._texts if "&" in text))
-            self._plain, self._texts = "\0".join(map(_comparable, read)), ()
-        return self._plain
+        """All source text in the form in which it is compared, without references resolved."""
+        return self.readings[0].flat
 
 
-def quotation_sources(conversation: Conversation, names: Iterable[str]) -> QuotationSources | None:
+def quotation_sources(
+    conversation: Conversation, names: Iterable[str], *, reporting: bool = False
+) -> QuotationSources | None:
     """Return the text from users and tools that may be the source of a quoted call to one of these tools, or None if
-    nothing qualifies.
+    nothing qualifies. If `reporting` is true, repeated calls that no user has written are to be reported; descriptions
+    of tools are then sources too.
 
     Takes time linear in the length of the conversation, and searches at most `LONGEST` characters of it.
     """
     wanted = {name.removeprefix("functions.") for name in names}
-    found = [text for text in _source_texts(conversation) if _may_contain_call(text, wanted)]
-    return QuotationSources(found, () if isinstance(names, AnyName) else wanted) if found else None
+    texts = [*_source_texts(conversation)]
+    texts.reverse()
+    if reporting:
+        texts = [*_descriptions(conversation), *texts]
+    kept = _near_calls(texts, wanted)
+    if not kept:
+        return None
+    known = () if isinstance(names, AnyName) else wanted
+    requested = None
+    if reporting:
+        users = [*_source_texts(conversation, results=False)]
+        users.reverse()
+        requested = QuotationSources(_near_calls(users, wanted), known)
+    return QuotationSources(kept, known, requested)
 
 
-def _source_texts(conversation: Conversation) -> Iterator[str]:
-    """Yield the text from users and tools, the latest message first."""
+def _descriptions(conversation: Conversation) -> Iterator[str]:
+    """Yield the descriptions of the tools and of their parameters."""
+    for tool in conversation.tools:
+        yield tool.description
+        if tool.parameters is not None:
+            yield wire.encode(tool.parameters).decode()
+
+
+def _source_texts(conversation: Conversation, *, results: bool = True) -> Iterator[str]:
+    """Yield the text from users and tools, or from users alone, the latest part first."""
     room = LONGEST
     for message in reversed(conversation.messages):
         if message.role != "user":
             continue
         parts = message.content
-        for result in message.results:
-            parts += result.content
-        for part in parts:
+        if results and message.results:
+            parts = (*chain.from_iterable([result.content for result in message.results]), *parts)
+        for part in reversed(parts):
             if isinstance(part, TextPart) and room > 0:
-                yield part.text[:room]
+                yield part.text[-room:]
                 room -= len(part.text)
+
+
+def _near_calls(texts: list[str], names: set[str]) -> list[str]:
+    """Return the texts that may contain a call, and their neighbors, where such a call may begin or end."""
+    if len(names) <= _MANY:  # the common case: no name occurs, even across two texts
+        whole = _revealed("".join(texts))
+        if not [name for name in names if name in whole]:
+            return []
+    found = {at for at, text in enumerate(texts) if _may_contain_call(_revealed(text), names)}
+    reach = max(map(len, names), default=0) + 8
+    seams = [f"{before[-reach:]}{after[:reach]}" for before, after in pairwise(texts)] if names else []
+    if seams and _may_contain_call(_revealed("\n".join(seams)), names):  # a name may end in the next part
+        found.update(at for at, seam in enumerate(seams) if _may_contain_call(_revealed(seam), names))
+    return [text for at, text in enumerate(texts) if not found.isdisjoint((at - 1, at, at + 1))]
+
+
+def _revealed(text: str) -> str:
+    """Return the text without the invisible characters, escapes and character references that may hide a name."""
+    if "\\u" in text and any(_HIDDEN_CODE.match(code) for code in set(_CODES(text))):
+        text = _HIDDEN_ESCAPE.sub(lambda found: "" if found[1][0] in "dD" else chr(int(found[1], 16)), text)
+    if "&" in text and _HIDDEN_REFERENCE.search(text):
+        text = _resolved(_resolved(text))
+    if "\x1b" in text:
+        text = _COLORS.sub("", text)
+    if not text.isascii():
+        return _HIDDEN.sub("", text)
+    return INVISIBLE.sub("", text) if any(char in text for char in _CONTROLS) else text
+
+
+def _resolved(text: str) -> str:
+    """Return the text with character references resolved once."""
+    return unescape(_ENDLESS.sub("", text))
 
 
 def _may_contain_call(text: str, names: set[str]) -> bool:
@@ -117,36 +250,279 @@ def _names_in(names: set[str], text: str) -> set[str]:
 
 def _begins_call(text: str, start: int) -> bool:
     """Return whether the text before a name that begins at `start` could be call syntax."""
-    before = text[max(0, start - 64) : start].rstrip(" \t\\")
-    return not before or before[-1] in _BEFORE
+    around = text[max(0, start - 64) : start]
+    before = around.rstrip(" \t\\")
+    return not before or before[-1] in _BEFORE or _NUMBERED.search(around) is not None
+
+
+def _readings(texts: tuple[str, ...]) -> "Iterator[_Reading]":
+    """Yield the sources as they are, and with character references resolved once and twice."""
+    parts = [_plain(text) for text in texts]
+    yield _Reading(parts)
+    for _ in range(2):
+        if not any("&" in part for part in parts):
+            return
+        resolved = [_plain(_resolved(part)) if "&" in part else part for part in parts]
+        if resolved == parts:
+            return
+        parts = resolved
+        yield _Reading(parts)
+
+
+def _plain(text: str) -> str:
+    """Return the text with escapes decoded and without control sequences."""
+    for _ in range(2):  # an escape may denote a backslash
+        if "\\" not in text:
+            break
+        text = _ESCAPE.sub(_decoded, text)
+    return _COLORS.sub("", text) if "\x1b" in text else text
+
+
+def _decoded(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else _ESCAPED.get(escape[0][-1], "")
 
 
 def _comparable(text: str) -> str:
     """Return the text without the characters that comparisons ignore."""
-    if "\\" in text:
-        text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else "", text)
-    return _IGNORED.sub("", text)
+    return _comparable_lines(_plain(text)).replace("\n", "")
+
+
+def _comparable_lines(text: str) -> str:
+    """Return the lines of a text without the characters that comparisons ignore."""
+    return text.translate(_IGNORED_ASCII) if text.isascii() else _IGNORED.sub("", text)
+
+
+class _Reading:
+    """One way to read the sources. Positions are those in `flat`."""
+
+    __slots__ = ("_breaks", "_compared", "_firsts", "_lines", "_parts", "_prefixes", "flat")
+
+    def __init__(self, parts: list[str]) -> None:
+        self._parts = parts
+        self._compared = [_comparable_lines(part) for part in parts]
+        self.flat = "".join(self._compared).replace("\n", "")
+        """The text in the form in which it is compared."""
+        self._lines: list[str] = []
+        """The lines, while the positions where they begin are known."""
+        self._breaks: list[int] = []
+        """The positions where lines begin, in order."""
+        self._firsts: set[int] = set()
+        """The positions where parts begin."""
+        self._prefixes: dict[int, list[tuple[int, _Shape | None]]] = {}
+
+    def starts(self, anchor: str, name: str, reach: int) -> Iterator[int]:
+        """Yield the positions of this beginning of a call, if the call's name follows within `reach` characters."""
+        flat = self.flat
+        if not name or flat.count(anchor) <= flat.count(name):
+            at = flat.find(anchor)
+            while at >= 0:
+                yield at
+                at = flat.find(anchor, at + 1)
+            return
+        at, last = flat.find(name), -1
+        while at >= 0:
+            start = flat.find(anchor, max(at - reach, last + 1), at + len(name) + len(anchor))
+            while start >= 0:
+                last = start
+                yield start
+                start = flat.find(anchor, start + 1, at + len(name) + len(anchor))
+            at = flat.find(name, at + 1)
+
+    def advance(self, places: Iterable[_Position], text: str, sources: QuotationSources) -> set[_Position]:
+        """Return the places that are reached from `places` by comparing this text, skipping prefixes of lines."""
+        if not self._breaks:
+            self._split()
+        flat, breaks = self.flat, self._breaks
+        reached: set[_Position] = set()
+        known: set[tuple[_Position, int]] = set()
+        waiting = [(place, 0) for place in places]
+        while waiting and sources.steps > 0:
+            step = waiting.pop()
+            if step in known:
+                continue
+            known.add(step)
+            sources.steps -= 1
+            (at, shape, begins), done = step
+            line = bisect_right(breaks, at)
+            end = breaks[line] if line < len(breaks) else len(flat)
+            if begins:
+                for length, skipped in self._prefixes_at(at):
+                    if shape is None or skipped is None or skipped == shape:
+                        place = (at + length, shape if skipped is None else skipped, at + length == end < len(flat))
+                        waiting.append((place, done))
+                continue
+            left = len(text) - done
+            if flat.startswith(text[done : done + end - at], at):
+                if left < end - at:
+                    reached.add((at + left, shape, False))
+                    continue
+                place = (end, shape, end < len(flat))
+                if left == end - at:
+                    reached.add(place)
+                elif place[2]:
+                    waiting.append((place, done + end - at))
+            for ending in (_SUFFIX, _PART_SUFFIX) if end in self._firsts else (_SUFFIX,):
+                suffix = ending.search(flat, max(at, end - 8), end)
+                if suffix is not None and end < len(flat) and left >= suffix.start() - at:
+                    length = suffix.start() - at
+                    if flat.startswith(text[done : done + length], at):
+                        waiting.append(((end, shape, True), done + length))
+        return reached
+
+    def _split(self) -> None:
+        """Find the lines, and where they and the parts begin."""
+        at = 0
+        for part, compared in zip(self._parts, self._compared, strict=True):
+            self._firsts.add(at)
+            lines = compared.split("\n")
+            self._lines += part.split("\n")
+            self._breaks += accumulate(map(len, lines[:-1]), initial=at)
+            at = self._breaks[-1] + len(lines[-1])
+
+    def _prefixes_at(self, at: int) -> list[tuple[int, _Shape | None]]:
+        """Return the prefixes of the line that begins here: their lengths and shapes. None fits any shape."""
+        found = self._prefixes.get(at)
+        if found is None:
+            line = self._lines[bisect_right(self._breaks, at) - 1][:_LONGEST_PREFIX]
+            prefixes = chain(_prefixes(line), _encodings(line) if at in self._firsts else ())
+            found = self._prefixes[at] = [*dict.fromkeys(prefixes)]
+        return found
+
+
+def _prefixes(line: str) -> Iterator[tuple[int, _Shape]]:
+    """Yield the prefixes that may be skipped on this line: their lengths when compared, and their shapes.
+
+    No prefix contains what begins a value or a tag. The signs of changes, and what differs between matches and their
+    context, are not part of the shape.
+    """
+    length = 0
+    shape: _Shape = ()
+    yield length, shape
+    for token in _TOKEN.finditer(line):
+        word = token[0]
+        if word in '"{}<' and not _COMMENT.match(line, token.start()):
+            return
+        is_word = word[0].isalnum() or word[0] == "_"
+        if word not in "+-:>`'":
+            kind = "0" if word.isdigit() else "w" if is_word else word
+            if shape[-1:] != (kind,) or is_word:
+                shape = (*shape, kind)
+        length += len(_comparable_lines(word))
+        if not is_word or line[token.end() : token.end() + 1].isspace():  # a word is not the prefix of a sign
+            yield length, shape
+
+
+def _encodings(line: str) -> Iterator[tuple[int, None]]:
+    """Yield the beginnings of a part that may be skipped, because they may begin the encoding of its content."""
+    length = 0
+    for token in _TOKEN.finditer(line):
+        length += len(_comparable_lines(token[0]))
+        if token[0] in "\"'>([{":
+            yield length, None
 
 
 class Passage:
-    """A passage in the sources that matches a call's text, as far as the call has been read."""
+    """A passage in the sources that matches a call's text, as far as the call has been read. `name` is the name of the
+    call's tool.
+    """
 
-    __slots__ = ("_at", "_cut", "_length", "_said")
+    __slots__ = ("_anchor", "_cut", "_found", "_name", "_pieces", "_skipping", "_sources")
+
+    def __init__(self, sources: QuotationSources, name: str = "") -> None:
+        self._sources = sources
+        self._name = _comparable_lines(name)
+        self._anchor = ""
+        """The beginning of the call, within which no line ends."""
+        self._cut = ""
+        self._pieces: list[str] = []
+        """The call's text so far, in the form in which it is compared."""
+        self._found = [_Verbatim(reading.flat) for reading in sources.readings]
+        self._skipping: list[_Skipping] | None = None
+        """Comparisons that skip prefixes of lines; they begin when no verbatim one is left."""
+
+    def extend(self, text: str) -> bool:
+        """Add the next piece of the call. Return whether the call still occurs in the sources."""
+        if not self._anchor and (anchor := _ANCHOR.search(_plain(text))) is not None:
+            self._anchor = _comparable_lines(anchor[0])
+        text = self._cut + text
+        cut = _CUT.search(text)
+        self._cut = "" if cut is None else "\\" + cut[0].lstrip("\\")
+        more = _comparable(text if cut is None else text[: cut.start()])
+        self._pieces.append(more)
+        if self._skipping is None:
+            self._found = [found for found in self._found if found.extend(more)]
+            if self._found:
+                return True
+            whole = "".join(self._pieces)
+            name = self._name if self._name in whole else ""
+            reach = len(whole) + 8 * _LONGEST_PREFIX
+            self._skipping = [
+                _Skipping(reading, self._sources, whole, reading.starts(self._anchor, name, reach))
+                for reading in (self._sources.readings if self._anchor else ())
+            ]
+        else:
+            for found in self._skipping:
+                found.extend(more, self._pieces)
+        self._skipping = [found for found in self._skipping if found.matches]
+        return bool(self._skipping)
+
+
+class _Verbatim:
+    """A passage that contains all of a call's text verbatim."""
+
+    __slots__ = ("_at", "_length", "_said")
 
     def __init__(self, said: str) -> None:
         self._said = said
         self._at = 0
         self._length = 0
-        self._cut = ""
 
-    def extend(self, text: str) -> bool:
-        """Add the next piece of the call. Return whether the call still occurs in the sources."""
-        text = self._cut + text
-        cut = _CUT.search(text)
-        self._cut = "" if cut is None else "\\" + cut[0].lstrip("\\")
-        more = _comparable(text if cut is None else text[: cut.start()])
+    def extend(self, more: str) -> bool:
+        """Add the next piece. Return whether the text still occurs."""
         end = self._at + self._length
         if not self._length or not self._said.startswith(more, end):
             self._at = self._said.find(self._said[self._at : end] + more, self._at)
         self._length += len(more)
         return self._at >= 0
+
+
+class _Skipping:
+    """A passage that contains a call's text if prefixes of lines are skipped.
+
+    If the sources allow for too many passages, the text counts as found: no real conversation does that.
+    """
+
+    __slots__ = ("_excess", "_places", "_reading", "_sources", "_starts")
+
+    def __init__(self, reading: _Reading, sources: QuotationSources, text: str, starts: Iterator[int]) -> None:
+        self._reading = reading
+        self._sources = sources
+        self._starts = starts
+        """The positions where the text may begin, apart from those that have been compared."""
+        self._places: set[_Position] = set()
+        self._excess = False
+        """Whether the sources allow for too many passages."""
+        self._find(text)
+
+    @property
+    def matches(self) -> bool:
+        """Whether the call's text still occurs."""
+        return bool(self._places) or self._excess
+
+    def extend(self, more: str, pieces: list[str]) -> None:
+        """Add the next piece; `pieces` are all pieces so far."""
+        if not self._excess:
+            self._advance(self._places, more)
+            if not self.matches:
+                self._find("".join(pieces))
+
+    def _find(self, text: str) -> None:
+        """Find the next passage that contains the text."""
+        for start in self._starts:
+            self._advance({(start, None, False)}, text)
+            if self.matches:
+                return
+
+    def _advance(self, places: Iterable[_Position], text: str) -> None:
+        self._places = self._reading.advance(places, text, self._sources)
+        self._excess = self._sources.steps <= 0 or len(self._places) > _MAX_PLACES

@@ -80,6 +80,7 @@ def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
         "discarded": dict(_sum_by_name(record.discarded)),
         "refused": record.refused,
         "quoted": dict(record.quoted),
+        "repeated": list(record.repeated),
         "incomplete": record.incomplete,
         "reason": None if record.reason is None else record.reason.value,
         "attempts": _attempts(record, contents=contents),

@@ -150,6 +150,11 @@ def invalid_arguments(call: ProposedCall) -> str | None:
     return None if call.invalid is None else call.invalid.sentence
 
 
+def quoted_call(call: ProposedCall) -> str | None:
+    """Detect a call that repeats a result or a tool's description."""
+    return _detail_if(call.quoted)
+
+
 def not_approved(call: ProposedCall) -> str | None:
     """Detect a call that was not approved."""
     if call.approved:

@@ -114,6 +114,8 @@ class ProposedCall(Evidence):
     """The names of the agent's tools."""
     complete: bool
     invalid: InvalidArguments | None = None
+    quoted: bool = False
+    """Whether the call repeats a result or a tool's description, and must therefore not be executed."""
     approved: bool = True
     """Whether the call was approved."""
     reason: str = ""

@@ -18,6 +18,7 @@ from statemachine import write
 from streamtool.core import conversation
 from streamtool.core.bounded_cache import LruCache
 from streamtool.core.conversation import MediaPart, TextPart, ToolResult
+from streamtool.protocols.completions.templates import escape_marks
 from streamtool.settings import ResultSettings
 
 FRAMES = {
@@ -35,6 +36,8 @@ LEFT_OUT = "(result left out)"
 
 _FIELD = re.compile(r"\{(name|id|content)\}")
 _TAG = re.compile(r"</?([A-Za-z][\w.-]*)")
+_SHORTEST_CLOSER: Final = 3
+"""Minimum length of a closer that is escaped wherever it occurs; a shorter one is escaped at the end of a line."""
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\"<>]")
 
 
@@ -82,14 +85,18 @@ def _decode(text: str) -> Any:
         return None
 
 
-def result_text(result: ToolResult, name: str, settings: ResultSettings) -> str:
-    """Return the result of a call to `name` in its frame, marked if it is empty, failed, partial or truncated."""
+def result_text(result: ToolResult, name: str, settings: ResultSettings, guard: "re.Pattern[str] | None" = None) -> str:
+    """Return the result of a call to `name` in its frame, marked if it is empty, failed, partial or truncated. What
+    `guard` matches in it is escaped with a backslash.
+    """
     if settings.drop:
         return frame_content(LEFT_OUT, name, result.id, settings.frame)
     parts = result.content
     text = parts[0].text if len(parts) == 1 and type(parts[0]) is TextPart else "\n".join(map(part_text, parts))
     if settings.strip:
         text = strip_tags(text, settings.strip)
+    if guard is not None:
+        text = escape_marks(text, guard)
     whole = len(text)
     if 0 <= settings.max_length < whole:
         text = f"{text[: settings.max_length]}\n[cut: {settings.max_length} of {whole} characters are shown]"
@@ -107,9 +114,10 @@ def interrupted_text(call: conversation.ToolCall, settings: ResultSettings) -> s
     return frame_content(INTERRUPTED, call.name, call.id, settings.frame)
 
 
-def orphan_text(result: ToolResult, settings: ResultSettings) -> str:
+def orphan_text(result: ToolResult, settings: ResultSettings, guard: "re.Pattern[str] | None" = None) -> str:
     """Return the text for a result whose call is not in the conversation; it becomes user text."""
-    text = result_text(result, "", ResultSettings(settings.max_length, "{content}", settings.drop, settings.strip))
+    unframed = ResultSettings(settings.max_length, "{content}", settings.drop, settings.strip)
+    text = result_text(result, "", unframed, guard)
     return f"Result of an earlier call that is not shown:\n{text}"
 
 
@@ -123,7 +131,7 @@ def frame_content(content: str, name: str, id: str, frame: str) -> str:
     template = FRAMES.get(frame, frame)
     marks = _escape_pattern(template)
     if marks is not None:
-        content = marks.sub(lambda mark: mark[0] + "\\", content)  # a function lets other threads run in between
+        content = escape_marks(content, marks)
     values = {"content": content}
     fields, pattern = _as_pattern(template)
     for field, value in (("name", name), ("id", id)):
@@ -140,14 +148,26 @@ def _as_pattern(template: str) -> tuple[frozenset[str], str]:
 
 @lru_cache(maxsize=16)
 def _escape_pattern(template: str) -> "re.Pattern[str] | None":
-    """Return a pattern for the positions to escape: after the opening bracket of the frame's tags, or before the
-    frame's first line.
+    """Return a pattern for the positions to escape: after the opening bracket of the frame's tags, before each line
+    that begins like one of the frame's lines, and before the text that follows the content on its line.
     """
     tags = sorted({tag.lower() for tag in _TAG.findall(template)})
-    if tags:
-        return re.compile(rf"<(?=\\*[ \t]*/?[ \t]*(?:{'|'.join(map(re.escape, tags))})\b)", re.IGNORECASE)
-    begin = template.partition("{")[0].strip()
-    return re.compile(rf"^(?=\\*[ \t]*{re.escape(begin)})", re.IGNORECASE | re.MULTILINE) if begin else None
+    patterns = [rf"<(?=\\*[ \t]*/?[ \t]*(?:{'|'.join(map(re.escape, tags))})\b)"] if tags else []
+    begins = []
+    for line in template.split("\n"):
+        before, content, after = line.partition("{content}")
+        literals = [part.strip() for part in _FIELD.split(before)[::2]]  # the odd ones are names of fields
+        literal = next(filter(None, literals), "")
+        if literal and not (tags and _TAG.search(line)):
+            words = r"[ \t]*".join(map(re.escape, literal.split()))
+            begins.append(words if literals[0] else rf"\S*?[ \t]*{words}")
+        after = _FIELD.split(after)[0].strip() if content else ""
+        if after and not _TAG.search(after):
+            end = r"[ \t]*$" if len(after) < _SHORTEST_CLOSER else ""
+            patterns.append(rf"(?<!\\)(?=\\*{re.escape(after)}{end})")
+    if begins:
+        patterns.append(rf"^(?=\\*+[ \t]*+(?:{'|'.join(dict.fromkeys(begins))}))")
+    return re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE) if patterns else None
 
 
 def _escaped(char: re.Match[str]) -> str:

@@ -47,6 +47,7 @@ from streamtool.prompting.one_object import answer_text, is_one_object, join_tex
 from streamtool.prompting.tool_prompt import ToolPrompt, build_tool_prompt, build_tool_prompt_from_calls
 from streamtool.prompting.transcripts import find_transcript
 from streamtool.prompting.turn_instructions import instructions_text
+from streamtool.protocols.completions.templates import TEMPLATES, role_lines
 from streamtool.protocols.interfaces import Recall
 from streamtool.settings import ModelSettings
 
@@ -234,6 +235,7 @@ class _Projector:
     __slots__ = (
         "_calls",
         "_format",
+        "_guard",
         "_out",
         "_pairing",
         "_places",
@@ -246,6 +248,7 @@ class _Projector:
 
     def __init__(self, model: ModelSettings, format: str, recall: Recall | None) -> None:
         self._prompt = model.prompt
+        self._guard = role_lines(TEMPLATES[model.template]) if model.protocol == "completions" else None
         self._format = format
         self._recall = recall
         self._out: list[Message] = []
@@ -334,10 +337,10 @@ class _Projector:
         media = () if only_text or not self._prompt.media else media_of(result, settings)
         if call is None:
             self._note(f"result {result.id} has no call")
-            self._results.append((len(self._calls), orphan_text(result, settings), media))
+            self._results.append((len(self._calls), orphan_text(result, settings, self._guard), media))
             return
         place = self._places.get(id(call), len(self._calls))
-        self._results.append((place, result_text(result, call.name, settings), media))
+        self._results.append((place, result_text(result, call.name, settings, self._guard), media))
 
     def _interrupt(self) -> None:
         """Mark open calls as interrupted, since another message precedes their results."""

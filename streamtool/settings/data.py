@@ -94,8 +94,11 @@ class Settings:
     file does so.
     """
     in_fences: Literal["text", "calls"] = setting("text")
-    quoted: Literal["text", "calls"] = setting("text")
-    """Whether a call that is quoted verbatim from a user's message or a tool result is treated as text or as a call."""
+    quoted: Literal["text", "calls", "report"] = setting("text")
+    """Whether a call that is quoted verbatim from a user's message or a tool result is treated as text or as a call.
+    `report`: as text; in addition, the record lists the calls that repeat a result or a tool's description, but no
+    user's message. The agent uses it.
+    """
     history: Literal["repair", "strict"] = setting("repair")
     """`strict`: calls without results and results without calls are errors."""
     verbatim: bool = setting(True)

@@ -270,6 +270,8 @@ class McpSettings:
     """
     web_search: str | None = setting(None)
     """The server's tool that replaces a hosted web search."""
+    quoted: Literal["refuse", "run"] = setting("refuse")
+    """Whether a call is executed that repeats a result or a tool's description, but no user's message."""
 
     def __attrs_post_init__(self) -> None:
         place = f"mcp.{self.name}"

@@ -412,6 +412,13 @@ async def test_duplicate_tool_names_are_an_error():
 
 
 @both
+@pytest.mark.parametrize("names", [("get\ufe0f_weather",), ("caf\xe9", "cafe\u0301")], ids=ascii)
+async def test_names_with_something_invisible_or_that_look_the_same_are_an_error(names):
+    with pytest.raises(SettingsError, match=r"invisible characters|look the same"):
+        await Agent("sample", [tool(get_weather, name=name) for name in names]).ask("Go.")
+
+
+@both
 @pytest.mark.parametrize("error", [LookupError("mine"), SystemExit(3), KeyboardInterrupt()], ids=type)
 async def test_an_error_in_the_block_is_raised_unchanged_and_stops_the_run(error):
     pytest.importorskip("mcp")

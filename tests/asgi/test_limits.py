@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.dialects import CLIENTS, PATHS, Ask, Got, read, said, write
+from support.dialects import ALL_CLIENTS, CLIENTS, PATHS, Ask, Got, path, read, said, write
 from support.sweeps import alternating, each
 
 from statemachine import Call as Written
 from statemachine import write as write_calls
+from streamtool.core.errors import RequestError
 from streamtool.exchange import Record
 from streamtool.middleware import ToolMiddleware
+from streamtool.protocols.registry import client_protocol
 from streamtool.protocols.shared.wire import more_values
 from streamtool.settings import LimitSettings, Settings
 from streamtool.testing import ScriptedUpstream, stream_asgi
@@ -328,6 +330,44 @@ async def test_an_invisible_or_markup_like_name_is_rejected(client: str, name: s
     assert (
         sentence.startswith("A tool's name must not contain spaces, quotes, brackets or invisible") or name == "nothing"
     )
+
+
+INVISIBLE = "\ufe0f\u3164\uffa0\u034f\u17b4\u180b\U000e0100\u2800\u115f\u200b\xad"
+TWINS = [("caf\xe9", "cafe\u0301"), ("cafe\u0301", "caf\xe9"), ("\uac00", "\u1100\u1161"), ("\u212b", "\xc5")]
+
+
+def read_names(client: str, *names: str) -> list[str]:
+    """Return the names of the tools in a request that offers these."""
+    body = json.dumps(write(client, Ask((("user", "Hi"),), tuple((name, "", EMPTY) for name in names)))).encode()
+    return [tool.name for tool in client_protocol(client, path(client)).read_request(body, LimitSettings()).tools]
+
+
+@each("char", INVISIBLE, ids=ascii)
+@each("client", ALL_CLIENTS)
+def test_a_name_with_an_invisible_character_is_rejected(client: str, char: str):
+    for name in (f"send{char}money", f"send_money{char}", f"{char}send_money"):
+        with pytest.raises(RequestError, match="invisible characters"):
+            read_names(client, name)
+
+
+@each("twins", TWINS)
+@each("client", ALL_CLIENTS)
+def test_names_that_differ_only_in_their_normalization_are_rejected(client: str, twins: tuple[str, str]):
+    with pytest.raises(RequestError, match="spelled with different characters") as raised:
+        read_names(client, *twins)
+    assert ascii(twins[0]) in raised.value.message
+    assert read_names(client, twins[0]) == [twins[0]]
+
+
+@both
+@clients
+@alternating
+async def test_names_that_differ_in_case_are_kept_apart(client: str):
+    assert read_names(client, "read", "Read") == ["read", "Read"]
+    for name in ("Read", "read"):
+        tools = (("read", "", EMPTY), ("Read", "", EMPTY))
+        got = await ModelClient(CALL.replace("ping", name)).answered(client, Ask((("user", "Hi"),), tools))
+        assert [found for found, _ in got.parts] == [name]
 
 
 ACCEPTED = (

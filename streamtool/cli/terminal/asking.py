@@ -17,9 +17,13 @@ from streamtool.cli.terminal.live import Live
 
 NO_TERMINAL = "Nobody is here who could be asked, and this tool is not among those that are allowed. Go on without."
 
+QUOTED = "Careful: this call is copied from the output or the description of a tool."
+
 
 class Approval:
-    """Approves or vetoes calls. `allowed` contains names and patterns (`*`, `?`) of tools that need no approval."""
+    """Approves or vetoes calls. `allowed` contains names and patterns (`*`, `?`) of tools that need no approval, unless
+    the call repeats a result or a tool's description.
+    """
 
     def __init__(self, source: TextIO, live: Live, allowed: Iterable[str] = ()) -> None:
         self._source = source
@@ -35,12 +39,14 @@ class Approval:
 
     async def __call__(self, call: ToolCallEnd) -> bool | Veto:
         """Ask the user whether a call may be executed. Return the answer, or a veto if the user gives a reason."""
-        if self.allows(call.name):
+        if self.allows(call.name) and not call.quoted:
             return True
         if not self._source.isatty():
             return Veto(NO_TERMINAL)
         await anyio.lowlevel.checkpoint()  # let the event consumer show the call first
         view = CallView(call, self._live.width)
+        if call.quoted:
+            self._live.ask(QUOTED)
         while True:
             answer = await self._answer(view)
             word, _, reason = answer.partition(" ")

@@ -12,6 +12,7 @@ from streamtool.core.bounded_cache import SharedList
 from streamtool.core.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
 from streamtool.core.json_value import Fields, Json
 from streamtool.protocols.shared.fields import (
+    check_spelling,
     check_tool_count,
     custom_description,
     flag,
@@ -65,6 +66,7 @@ def _read_tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[To
             raise refused(f"{place}.type", "A tool must have a `type`: function or custom.")
         if tools.setdefault(tool.name, tool) != tool:
             raise refused(place, f"Two different tools are named {shown(tool.name)}.")
+    check_spelling(tools, key)
     return tuple(tools.values()), bool(functions), dropped
 
 

@@ -11,7 +11,13 @@ from typing import Final
 from streamtool.core.conversation import Conversation, Forcing, Message, Part, TextPart
 from streamtool.core.errors import RequestError
 from streamtool.core.json_value import Json
-from streamtool.protocols.completions.templates import TEMPLATES, Template
+from streamtool.protocols.completions.templates import (
+    TEMPLATES,
+    Template,
+    escape_marks,
+    role_lines,
+    special_tokens,
+)
 from streamtool.protocols.options import writing
 from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
@@ -71,12 +77,19 @@ def _forcing(forcing: Forcing) -> dict[str, Json]:
 
 
 def prompt(messages: Sequence[Message], template: Template) -> str:
-    """Return the messages as one prompt that ends where the model's turn begins."""
+    """Return the messages as one prompt that ends where the model's turn begins.
+
+    The text of users and results cannot end a turn or begin another one: the template's special tokens in it get a
+    backslash. A tokenizer would not read them as text in any case.
+    """
     pieces: list[str] = []
+    special = special_tokens(template)
     waiting = ""  # system text that has not been put into a user turn yet
     for message in messages:
         before, behind = getattr(template, message.role)
-        text = _text(message)
+        text = _text(message, template)
+        if message.role == "user":
+            text = escape_marks(text, special)
         if message.role == "system" and template.inside:
             waiting += before + text + behind
             continue
@@ -90,9 +103,14 @@ def prompt(messages: Sequence[Message], template: Template) -> str:
     return "".join(pieces) + template.reply
 
 
-def _text(message: Message) -> str:
-    """Return the message as text, with a placeholder for each part that is not text."""
+def _text(message: Message, template: Template) -> str:
+    """Return the message as text, with a placeholder for each part that is not text. No line of a result begins a
+    turn.
+    """
     lines = [_joined(result.content) for result in message.results]
+    roles = role_lines(template) if lines else None
+    if roles is not None:
+        lines = [escape_marks(line, roles) for line in lines]
     if message.content or not (message.results or message.calls):
         lines.append(_joined(message.content))
     lines += [f"{call.name}({call.arguments})" for call in message.calls]

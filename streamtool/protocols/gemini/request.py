@@ -28,6 +28,7 @@ from streamtool.protocols.gemini.schemas import json_schema
 from streamtool.protocols.options import reading
 from streamtool.protocols.shared.fields import (
     body_fields,
+    check_spelling,
     check_tool_count,
     list_of,
     object_at,
@@ -145,6 +146,7 @@ def _tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[Tool, .
             if tools.setdefault(tool.name, tool) != tool:
                 raise refused(inside, f"Two different tools are named {shown(tool.name)}.")
     check_tool_count(len(tools), limits, "tools")
+    check_spelling(tools, "tools")
     return tuple(tools.values()), tuple(dropped)
 
 

@@ -15,6 +15,7 @@ from streamtool.core.conversation import HOSTED, HOSTED_CHOICE, Conversation, To
 from streamtool.core.json_value import Fields, Json
 from streamtool.protocols.messages.typed_tools import tools_of
 from streamtool.protocols.shared.fields import (
+    check_spelling,
     check_tool_count,
     examples,
     flag,
@@ -67,6 +68,7 @@ def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
                 known.find(name)
     if isinstance(choice := raw.get("tool_choice"), Mapping):
         known.find(str(choice.get("name")))
+    check_spelling(tools, "tools")
     return ToolOffer(known.offered, tuple(dict.fromkeys(dropped)))
 
 

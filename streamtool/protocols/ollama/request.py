@@ -29,6 +29,7 @@ from streamtool.protocols.options import reading
 from streamtool.protocols.shared import wire
 from streamtool.protocols.shared.fields import (
     body_fields,
+    check_spelling,
     check_tool_count,
     flag,
     list_of,
@@ -199,6 +200,7 @@ def _tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[Tool, ...]:
         )
         if tools.setdefault(tool.name, tool) != tool:
             raise refused(place, f"Two different tools are named {shown(tool.name)}.")
+    check_spelling(tools, "tools")
     return tuple(tools.values())
 
 

@@ -17,6 +17,7 @@ from streamtool.core.conversation import HOSTED, HOSTED_CHOICE, Conversation, To
 from streamtool.core.json_value import Fields, Json
 from streamtool.protocols.responses.typed_tools import tools_of
 from streamtool.protocols.shared.fields import (
+    check_spelling,
     check_tool_count,
     custom_description,
     flag,
@@ -65,6 +66,7 @@ def read_tools(
         for tool, place in _each(more, at, limits, size, dropped):
             found[tool.name] = evolve(tool, deferred=False)
             check_tool_count(len(found), limits, place)
+    check_spelling(found, "tools")
     searched = any(tool.kind == "tool_search" for tool in found.values())
     offered = (tool for tool in found.values() if not (searched and tool.deferred) or tool.name in known)
     return ToolOffer(tuple(offered), tuple(dict.fromkeys(dropped)))

@@ -6,14 +6,16 @@ replaced.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
+from unicodedata import normalize
 
 import msgspec
 
 from streamtool.core.bounded_cache import LruCache, SharedList
 from streamtool.core.conversation import MediaPart
 from streamtool.core.errors import RequestError, TooLargeError
+from streamtool.core.invisible import INVISIBLE
 from streamtool.core.json_value import Fields, Json
 from streamtool.protocols.options import OptionKind, ReadRow
 from streamtool.protocols.shared import wire
@@ -232,10 +234,37 @@ def tool_name(fields: Fields, place: str, limits: LimitSettings) -> str:
             f"A tool's name must not exceed {limits.name} characters (limits.name).",
             code="name_too_long",
         )
-    if not (_NAME.fullmatch(name) and name.isprintable()):
+    if not is_visible_name(name):
         sentence = f"A tool's name must not contain spaces, quotes, brackets or invisible characters: {shown(name)}."
         raise refused(_at(place, "name"), sentence)
     return name
+
+
+def is_visible_name(name: str) -> bool:
+    """Return whether a tool may have this name: all of its characters are visible, and none of them is part of
+    markup.
+    """
+    return bool(_NAME.fullmatch(name)) and name.isprintable() and (name.isascii() or INVISIBLE.search(name) is None)
+
+
+def same_spelling(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return two different names that are canonically equivalent, such as `é` as one character and as two, or None.
+
+    Names that differ in case are different names.
+    """
+    known: dict[str, str] = {}
+    for name in names:
+        if not name.isascii() and (other := known.setdefault(normalize("NFC", name), name)) != name:
+            return other, name
+    return None
+
+
+def check_spelling(names: Iterable[str], place: str) -> None:
+    """Raise RequestError if two tools have names that look the same."""
+    found = same_spelling(names)
+    if found is not None:
+        codes = " and ".join(ascii(name) for name in found)
+        raise refused(place, f"Two tools are named {shown(found[1])}, spelled with different characters: {codes}.")
 
 
 def tool_schema(fields: Fields, key: str, place: str, limits: LimitSettings, size: int) -> Fields | None:

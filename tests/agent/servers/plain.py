@@ -21,6 +21,8 @@ TOOLS = {
     "fail": {},
     "die": {},
 }
+if WAY == "files":
+    TOOLS = {"read": {"path": {"type": "string"}}, "delete": {"path": {"type": "string"}}}
 
 
 def note(text):
@@ -38,7 +40,9 @@ def listed():
     tools = []
     for name, properties in TOOLS.items():
         schema = {"type": "object", "properties": properties, "required": [*properties]}
-        tools.append({"name": name, "description": f"{name}, by hand.", "inputSchema": schema})
+        tools.append(
+            {"name": name, "description": f"{name}, by hand.{os.environ.get('EXAMPLE', '')}", "inputSchema": schema}
+        )
     return {"tools": tools, **({"nextCursor": "again"} if WAY == "lists without end" else {})}
 
 
@@ -70,6 +74,11 @@ def called(id, name, arguments, token):
                 progress = {"progressToken": token, "progress": done, "total": arguments["count"]}
                 say({"method": "notifications/progress", "params": {**progress, "message": f"step {done}"}})
             text = "all steps"
+        case "read":
+            text = Path(os.environ["PAGE"]).read_text()
+        case "delete":
+            note(f"delete {arguments['path']}")
+            text = "deleted"
         case _:
             text, error = "no luck", True
     return say({"id": id, "result": {"content": [{"type": "text", "text": text}], "isError": error}})
