@@ -270,11 +270,13 @@ class Proxy:
             return self._gateway or self._tools
         if allowed := self._tools.stored.allowed_methods(path) or self._tools.conversations.allowed_methods(path):
             _check_method(scope, path, *allowed)
+            self._origins.check_type(scope)
             return self._tools
         lists = path == MODELS or path.startswith(MODELS + "/")
         told = "GET" if lists else (at_path(LISTS, path) or ("", ""))[1]
         if told and not _has_dot_segments(path) and not (method == "POST" and _VERB in path):
             _check_method(scope, path, told)
+            self._origins.check_type(scope)
             return self._list
         if path in self.settings.passthrough:
             return self._pass

@@ -52,6 +52,7 @@ from tools import (
     formats_page,
     parsers_page,
     pictures,
+    promises_page,
     protocols_page,
     reports_page,
 )
@@ -139,6 +140,7 @@ GENERATED = {
     "docs/when-the-model-does-not-call.md": failures_page.page,
     "docs/reference/reports.md": reports_page.page,
     "docs/reference/parsers.md": parsers_page.page,
+    "docs/reference/promises.md": promises_page.page,
     **protocols_page.PAGES,
     **{f"docs/pictures/{name}.svg": make for name, make in pictures.PICTURES.items()},
 }

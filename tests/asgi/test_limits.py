@@ -4,13 +4,16 @@ import gzip
 import json
 import random
 import re
+import select
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.dialects import ALL_CLIENTS, CLIENTS, PATHS, Ask, Got, path, read, said, write
+from support.servers import listener
 from support.sweeps import alternating, each
 
 from statemachine import Call as Written
@@ -467,3 +470,18 @@ async def test_a_hostile_schema_is_handled_quickly(arguments: str, schema: str):
     got = await talk.answered("chat", Ask((("user", "Hi"),), (("ping", "", SCHEMAS[schema]()),)))
     assert time.process_time() - began < 3
     assert [part[0] for part in got.parts] == ["ping"]
+
+
+@both
+@pytest.mark.parametrize("arguments", ["stream", "complete"])
+async def test_external_references_are_never_followed(arguments: str, tmp_path: Path):
+    (tmp_path / "schema.json").write_text('{"const": "only-in-the-file"}')
+    with listener() as elsewhere:
+        url = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/schema.json"
+        references = {name: {"$ref": one} for name, one in (("a", url), ("b", (tmp_path / "schema.json").as_uri()))}
+        schema = {"$id": url, "$schema": url, "type": "object", "properties": references}
+        talk = ModelClient('<tool_call>{"name": "ping", "arguments": {"b": 1}}</tool_call>', arguments=arguments)
+        got = await talk.answered("chat", Ask((("user", "Hi"),), (("ping", "", schema),)))
+        assert got.parts == (("ping", '{"b": 1}'),)
+        assert not select.select([elsewhere], [], [], 0)[0], "a connection was opened"
+    assert b"only-in-the-file" not in b"".join(request.body for request in talk.upstream.requests)

@@ -37,6 +37,16 @@ async def test_the_page_contacts_no_other_host():
 
 
 @both
+async def test_the_page_cannot_be_framed_and_runs_only_its_own_script():
+    app = inspected(model("ok"))
+    for path in ("/inspect", "/inspect/main.js", "/inspect/exchanges"):
+        _, headers, _ = await get(app, path)
+        rules = dict(rule.strip().split(" ", 1) for rule in headers["content-security-policy"].split(";"))
+        assert (rules["frame-ancestors"], rules["script-src"], rules["connect-src"]) == ("'none'", "'self'", "'self'")
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+@both
 async def test_an_exchange_is_listed_and_shown():
     app = inspected(model(f"Let me look.\n{CALL}"))
     await ask(app)

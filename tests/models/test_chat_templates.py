@@ -3,6 +3,9 @@
 The fragments condense the templates of a family; no complete template is included.
 """
 
+import time
+from pathlib import Path
+
 import pytest
 from support.sweeps import each
 
@@ -196,3 +199,22 @@ def test_every_known_reasoning_opener_is_recognised():
 )  # fmt: skip
 def test_an_invalid_template_yields_nothing_quickly(template: str):
     assert recognise(template).opener == ""
+
+
+def test_a_template_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is text from an upstream."""
+
+    def compiled(*_: object) -> None:
+        raise AssertionError("the template was compiled")
+
+    monkeypatch.setattr("jinja2.Environment.compile", compiled)
+    made = tmp_path / "made"
+    run = "{{ cycler.__init__.__globals__.os.system('touch " + str(made) + "') }}"
+    endless = "{% for i in range(10 ** 12) %}{{ i }}{% endfor %}"
+    began = time.process_time()
+    for template in (run, ending(run), ending(endless), f"{endless}{run}<tool_call>"):
+        recognise(template, template)
+        open_reasoning(template, thinking=True)
+    assert recognise(f"{endless}{run}<tool_call>").format == "tool_call"
+    assert not made.exists()
+    assert time.process_time() - began < 1

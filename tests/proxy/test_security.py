@@ -8,13 +8,19 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import click
+import httpx
 import pytest
+import typer
+from attrs import evolve
 from support.dialects import CLIENTS, PATHS, Ask, write
+from support.dialects import said as reply_of
 from support.network import JSON, Network
 from support.servers import DEADLINE, RawUpstream, Served, hypercorn_server, uvicorn_server
 from support.sweeps import each
 
 from streamtool.cli import main
+from streamtool.cli.app import app as cli
 from streamtool.core.errors import SettingsError
 from streamtool.exchange import Record
 from streamtool.proxy import Proxy
@@ -85,6 +91,13 @@ async def test_only_health_is_served_without_a_key(path: str):
     for method in ("GET", "POST", "DELETE", "OPTIONS"):
         assert (await ask(app, path, method=method))[0] == 401
     assert (await ask(app, "/healthz", method="GET"))[:2] == (200, b'{"status":"ok"}')
+    assert network.requests == []
+
+
+@both
+async def test_readiness_needs_no_key():
+    app, network = keyed(lambda _: (200, [], []), client_keys=(CLIENT_KEY,))
+    assert (await ask(app, "/readyz", method="GET"))[:2] == (200, b'{"status":"ready"}')
     assert network.requests == []
 
 
@@ -356,6 +369,54 @@ async def test_overrides_in_headers_apply_only_if_allowed():
         app = Proxy(Settings(allow_overrides=allowed), on_exchange=records.append)
         await ask(app, body=asked(), headers=headers)
         assert (records[0].mode, records[0].format) == (mode, format_)
+
+
+@pytest.mark.parametrize("command", typer.main.get_command(cli).commands.values(), ids=lambda command: command.name)  # type: ignore[attr-defined]
+def test_a_key_is_never_a_flag(command: click.Command):
+    """Flags appear in lists of processes."""
+    for option in command.params:
+        if "key" in (option.name or ""):
+            assert (option.name, option.metavar) == ("key_env", "NAME")
+        assert not {"token", "secret", "password"} & {*(option.name or "").split("_")}
+
+
+@pytest.mark.parametrize("serving", [uvicorn_server, hypercorn_server])
+def test_a_key_in_the_query_is_moved_to_a_header(serving: Callable[..., Any], caplog: pytest.LogCaptureFixture):
+    """Gemini clients send it there; it reaches neither the log nor, as one of our keys, the upstream."""
+    caplog.set_level(logging.DEBUG)
+    upstream = ScriptedUpstream(reply_of("gemini", "Hello."))
+    body = json.dumps(write("gemini", Ask((("user", "Hi"),)))).encode()
+    with uvicorn_server(upstream) as behind:
+        upstreams = {"up": {"url": behind.url, "protocol": "gemini", "key": KEY}}
+        settings = Settings(upstreams=upstreams, client_keys=(CLIENT_KEY,), debug=True)  # type: ignore[arg-type]  # attrs converts it
+        with serving(Proxy(settings)) as served:
+            for key, status in ((CLIENT_KEY, 200), (CLIENT_KEY[:-1], 401)):
+                target = f"{PATHS['gemini']}&key={key}".encode()
+                given = http(target, b"content-length: %d\r\n" % len(body), body)
+                assert statuses(raw(served, given.replace(AUTH, b""))) == [status]
+    [sent] = upstream.requests
+    assert sent.scope["query_string"] == b"alt=sse"
+    assert sent.headers["x-goog-api-key"] == KEY
+    assert CLIENT_KEY not in str(sent.headers) + caplog.text
+
+
+@pytest.mark.parametrize("serving", [uvicorn_server, hypercorn_server])
+def test_cookies_of_an_upstream_are_not_stored(serving: Callable[..., Any]):
+    script = text("Hello.")
+    upstream = ScriptedUpstream(evolve(script, headers=(*script.headers, ("set-cookie", "a=b; Path=/"))))
+    with (
+        uvicorn_server(upstream) as behind,
+        serving(Proxy(Settings(upstreams={"up": {"url": behind.url}}))) as served,  # type: ignore[dict-item]  # attrs converts it
+    ):
+        for tools in (True, False) * 2:
+            answer = httpx.post(
+                served.url + CHAT,
+                content=asked(tools=tools),
+                headers={"content-type": "application/json"},
+                trust_env=False,
+            )
+            assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
+    assert [sent.headers.get("cookie") for sent in upstream.requests] == [None] * 4
 
 
 @both

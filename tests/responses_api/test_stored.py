@@ -14,7 +14,7 @@ from support.servers import Served, hypercorn_server, uvicorn_server, wait_for
 
 from streamtool import ToolMiddleware, sample
 from streamtool.proxy import Proxy
-from streamtool.settings import StoreSettings
+from streamtool.settings import LimitSettings, StoreSettings
 from streamtool.testing import ScriptedUpstream
 
 TOOL: Any = {
@@ -103,6 +103,16 @@ def test_a_response_that_was_not_stored_cannot_be_read(serve: Any, client_of: An
     for ask in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
         with pytest.raises(openai.NotFoundError):
             ask(made.id)
+
+
+def test_a_conversation_over_the_limit_on_bodies_is_rejected(serve: Any, client_of: Any):
+    """The items that a request refers to count as if they were in its body."""
+    client = client_of(serve(Proxy(limits=LimitSettings(body=4000))))
+    first = client.responses.create(model="sample", input="x" * 800)  # repeated in the reply
+    assert client.responses.create(model="sample", input="Hello.", previous_response_id=first.id).output_text
+    with pytest.raises(openai.APIStatusError, match=r"limits\.body") as refused:
+        client.responses.create(model="sample", input="y" * 2500, previous_response_id=first.id)
+    assert refused.value.status_code == 413
 
 
 def test_responses_of_other_clients_cannot_be_read_listed_deleted_or_cancelled(serve: Any, client_of: Any):

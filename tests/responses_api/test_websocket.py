@@ -6,11 +6,15 @@ long as the connection, and how a connection ends.
 """
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from importlib import import_module
 from pathlib import Path
+from socket import create_connection
 from typing import Any
 
 import anyio
@@ -18,11 +22,12 @@ import openai
 import pytest
 import websockets.exceptions
 from support.dialects import chat
-from support.servers import Process, uvicorn_server, wait_for
+from support.servers import Process, listener, uvicorn_server, wait_for
 from support.validators import validate_responses_stream
 from websockets.sync.client import connect
 
 from streamtool import ToolMiddleware
+from streamtool.cli.servers import connections
 from streamtool.proxy import Proxy
 from streamtool.settings import LimitSettings
 from streamtool.testing import Die, Hold, Script, ScriptedUpstream
@@ -301,6 +306,45 @@ def test_keys_sizes_and_connections_are_checked(server: str, start: Callable[...
                 wait_for(enters, "closed connections no longer count")
             assert not enters()
             stack.close()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_client_that_answers_no_pings_is_cut_off(server: str, monkeypatch: pytest.MonkeyPatch):
+    module = import_module(f"streamtool.cli.servers.{server}")
+    assert connections.PING == 20.0
+    for one in {connections, module}:
+        monkeypatch.setattr(one, "PING", 0.3, raising=False)
+    lost: list[float] = []
+
+    def run(port: int) -> None:
+        try:
+            with connect(f"ws://127.0.0.1:{port}{PATH}", proxy=None) as alive:
+                began = time.monotonic()
+                with create_connection(("127.0.0.1", port), 30) as silent:
+                    silent.sendall(
+                        f"GET {PATH} HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+                        "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n".encode()
+                    )
+                    found = b""
+                    with suppress(ConnectionError):
+                        while data := silent.recv(4096):
+                            found += data
+                    assert b"\x89" in found, "no ping was sent"
+                lost.append(time.monotonic() - began)
+                time.sleep(0.7)
+                alive.send("{}")
+                assert json.loads(alive.recv(timeout=20))["status"] == 400
+                lost.append(0)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    sock = listener()
+    thread = threading.Thread(target=run, args=(sock.getsockname()[1],))
+    thread.start()
+    assert module.serve(Proxy(grace=1), sock) == [signal.SIGTERM]
+    thread.join(20)
+    assert len(lost) == 2, "the client that answers was cut off"
+    assert lost[0] > 0.3
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -95,6 +95,9 @@ def test_content_types_of_forms_are_rejected(serve: Serve):
         answer = send(served, content_type=kind)
         assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_content_type")
         assert "content-type: application/json" in message_of(answer)
+        for path in ("/v1/messages/count_tokens", "/v1/responses/compact", "/v1/conversations", "/v1/completions"):
+            with httpx.Client(trust_env=False) as client:
+                assert client.post(served.url + path, content=b"{}", headers={"content-type": kind}).status_code == 415
 
 
 @pytest.mark.parametrize(

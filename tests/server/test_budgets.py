@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from streamtool.proxy import Proxy
 from streamtool.server.budgets import Budgets
 from streamtool.settings import StoreSettings, load
 from streamtool.store.replies import open_store
+from streamtool.testing import Hang, ScriptedUpstream, text
 
 SERVERS = {"uvicorn": uvicorn_server, "hypercorn": hypercorn_server}
 KEYS = '[client_keys]\nalice = "alice-has-a-long-key"\nbob = "bob-has-a-long-key-too"\n'
@@ -157,3 +159,38 @@ def test_open_requests_are_limited_per_key():
 def test_limits_of_an_unknown_key_are_a_settings_error():
     with pytest.raises(SettingsError, match='unknown client key "carol"'):
         load(f"{KEYS}[limits.keys.carol]\nexchanges = 2\n", {}, {})
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_key_may_have_its_own_limit_on_open_requests(server: str):
+    upstream = ScriptedUpstream(text("Some words.", finish=None, done=False).then(Hang()))
+    settings = load(
+        f'chat_template = "none"\n{KEYS}[upstream.u]\nurl = "http://u"\n[limits.keys.bob]\nexchanges = 1', {}, {}
+    )
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True})
+
+    with (
+        SERVERS[server](Proxy(settings, apps={"u": upstream})) as served,
+        httpx.Client(base_url=served.url, headers={"content-type": "application/json"}, trust_env=False) as http,
+        ExitStack() as stack,
+    ):
+
+        def status(key: str) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            reply = stack.enter_context(http.stream("POST", PATHS["chat"], content=body, headers=headers))
+            return int(reply.status_code)
+
+        assert [status(key) for key in (ALICE, BOB, ALICE, BOB)] == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_forwarded_requests_count_but_their_tokens_do_not(server: str):
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
+    headers = {"authorization": f"Bearer {ALICE}", "content-type": "application/json"}
+    for limits, refused in (("tokens_per_minute = 5", False), ("requests_per_minute = 2", True)):
+        with SERVERS[server](proxy(f"[limits]\n{limits}")) as served:
+            answers = [
+                httpx.post(served.url + PATHS["chat"], content=body, headers=headers, trust_env=False)
+                for _ in range(5)  # a new minute may begin once
+            ]
+        assert (429 in {answer.status_code for answer in answers}) is refused

@@ -37,6 +37,7 @@ from support.validators import (
 )
 
 from streamtool import Settings, ToolMiddleware
+from streamtool.cli.servers.stopping import stop
 from streamtool.proxy import Proxy
 from streamtool.settings import UpstreamSettings
 from streamtool.testing import Hang, ScriptedUpstream, stream_asgi, text
@@ -345,6 +346,15 @@ def test_an_interrupt_is_not_delayed(server: str, tmp_path: Path):
 
 
 @servers
+def test_without_a_load_balancer_there_is_no_delay(server: str, tmp_path: Path):
+    """`/readyz` has never been requested."""
+    with Process(tmp_path, server, "shutdown_delay = 600") as process:
+        assert said_hello(process) == 200
+        process.stop()
+        assert process.code() == 0
+
+
+@servers
 def test_an_idle_server_stops_immediately(server: str, tmp_path: Path):
     with Process(tmp_path, server, "", grace=600) as process, httpx.Client(trust_env=False) as client:
         assert client.get(process.url + "/healthz").status_code == 200
@@ -454,6 +464,31 @@ async def test_drain_returns_when_the_last_request_has_ended(autojump_clock: tri
     began = trio.current_time()
     await app.drain(100)
     assert trio.current_time() == began
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("grace", "given"), [(20.0, 18.0), (3.0, 1.5)])
+async def test_part_of_the_grace_period_is_reserved_for_shutting_down(
+    grace: float, given: float, autojump_clock: trio.abc.Clock
+):
+    class Service:
+        """A proxy whose requests never end by themselves."""
+
+        settings = Settings(grace=grace)
+
+        def __init__(self) -> None:
+            self.drained: list[float] = []
+
+        async def drain(self, seconds: float) -> None:
+            self.drained.append(seconds)
+            await trio.sleep(seconds)
+
+    service = Service()
+    cut: list[float] = []
+    began = trio.current_time()
+    await stop(service, [signal.SIGTERM], {"a connection"}, lambda: cut.append(trio.current_time()))  # type: ignore[arg-type]
+    assert service.drained[0] == given
+    assert given < cut[0] - began < grace
 
 
 @both

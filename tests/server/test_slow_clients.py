@@ -23,6 +23,7 @@ from support.validators import assert_valid, validate_chat_error, validate_messa
 
 from streamtool import Settings, ToolMiddleware
 from streamtool.agent.model_client import make_middleware
+from streamtool.asgi.request_body import drop_body
 from streamtool.asgi.types import ASGIMessage
 from streamtool.proxy import Proxy
 from streamtool.settings import LimitSettings, UpstreamSettings
@@ -162,6 +163,24 @@ def test_an_oversized_body_is_not_read_to_its_end(small: Served, framing: str):
         answer = client.rest()
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.trio
+async def test_an_unused_body_is_read_for_a_second_or_up_to_a_megabyte(autojump_clock: trio.abc.Clock):
+    scope = {"type": "http", "headers": [(b"transfer-encoding", b"chunked")]}
+    pause, taken = 0.0, 0
+
+    async def receive() -> ASGIMessage:
+        nonlocal taken
+        await trio.sleep(pause)
+        taken += 65536
+        return {"type": "http.request", "body": bytes(65536), "more_body": True}
+
+    for each, seconds, size in ((0.15, 1.0, 6 * 65536), (0.001, 0.016, 2**20)):
+        pause, taken, began = each, 0, trio.current_time()
+        await drop_body(scope, receive)
+        assert trio.current_time() - began == pytest.approx(seconds)
+        assert taken == size
 
 
 # --- open requests

@@ -1,16 +1,26 @@
 """The store of replies: bounded in bytes and time, separated by client, in memory or in a file."""
 
+import gc
+import json
+import os
+import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.dialects import PATHS, Ask, said, write
 from support.redis_server import places
+from support.servers import wait_for
 
+from streamtool import ToolMiddleware
 from streamtool.core.errors import SettingsError
 from streamtool.settings import StoreSettings
 from streamtool.store.replies import Store, client_store_of, open_store
 from streamtool.store.shared_store import SharedStore
+from streamtool.testing import stream_asgi
 
 
 class Clock:
@@ -108,3 +118,99 @@ def test_a_file_is_bounded_without_being_measured_each_time(tmp_path: Path, cloc
         assert len(there) * 500 <= 16_000 * 1.125
     one.close()
     other.close()
+
+
+def test_a_file_contains_a_digest_of_the_key_and_never_the_key(tmp_path: Path, clock: Clock):
+    store = open_store(StoreSettings(file=str(tmp_path / "replies.db")), clock)
+    client_store_of(store, [(b"authorization", b"Bearer sk-of-a-client-0123")]).remember("resp_1", b"a reply")
+    store.close()
+    found = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"a reply" in found
+    assert b"sk-of-a-client" not in found
+
+
+def test_the_mode_of_an_existing_file_is_kept(tmp_path: Path, clock: Clock):
+    file = tmp_path / "replies.db"
+    file.touch(mode=0o640)
+    file.chmod(0o640)
+    store = open_store(StoreSettings(file=str(file)), clock)
+    store.put("a", b"1")
+    store.close()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_the_files_next_to_the_file_are_private_too(tmp_path: Path, clock: Clock):
+    old = os.umask(0)
+    try:
+        store = open_store(StoreSettings(file=str(tmp_path / "replies.db")), clock)
+        store.put("a", b"1")
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 3, "it is written")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+        store.close()
+    finally:
+        os.umask(old)
+    assert modes == {f"replies.db{ending}": 0o600 for ending in ("", "-wal", "-shm")}
+
+
+def test_expired_values_are_deleted_from_the_file_when_the_next_one_is_stored(tmp_path: Path, clock: Clock):
+    file = tmp_path / "replies.db"
+    store = open_store(StoreSettings(file=str(file), seconds=60), clock)
+    for name in "ab":
+        store.put(name, b"1")
+        store.close()
+        clock.now += 61
+        with closing(sqlite3.connect(file)) as base:
+            assert [key for (key,) in base.execute("SELECT key FROM replies")] == [name]
+    store.close()
+
+
+def test_a_store_without_space_stores_nothing(clock: Clock):
+    store = open_store(StoreSettings(size=0), clock)
+    store.put("a", b"1")
+    assert store.get("a") is None
+    store.close()
+
+
+FLOWER = "tulip"
+
+
+@pytest.mark.anyio
+async def test_without_a_store_nothing_of_a_conversation_is_kept(caplog: pytest.LogCaptureFixture):
+    """All strings of the process are searched for its words, which no constant of the test contains."""
+    word, answered = f"{FLOWER}-asked", f"{FLOWER}-answered"
+    app = ToolMiddleware(SpokenOnce(answered), app_protocol="chat", store=StoreSettings(size=0))
+    ask = Ask((("user", word),), (("ping", "Pings.", {"type": "object"}),))
+    async with stream_asgi(
+        app, PATHS["responses"], body=json.dumps({**write("responses", ask), "store": True}).encode()
+    ) as reply:
+        assert answered.encode() in await reply.body()
+        await reply.finished.wait()
+    del ask, reply, word, answered
+    caplog.clear()
+    assert holders("-a") == set()
+
+
+def holders(ending: str) -> set[type]:
+    """Return the types of all objects that contain a string or bytes with this word."""
+    gc.collect()
+    word = FLOWER + ending
+    found = set()
+    for holder in gc.get_objects():
+        for one in gc.get_referents(holder):
+            if (type(one) is str and word in one) or (type(one) is bytes and word.encode() in one):
+                found.add(type(holder))
+    return found
+
+
+class SpokenOnce:
+    """An upstream that gives one reply and forgets it."""
+
+    def __init__(self, words: str) -> None:
+        self.steps = said("chat", words).steps
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        steps, self.steps = self.steps, ()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": b"".join(steps)})

@@ -1,5 +1,6 @@
 """Fallback upstreams: another one is asked before the first byte, never after it."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -13,14 +14,20 @@ import pytest
 import trio
 from support.dialects import chat
 from support.failing_upstreams import TOOL, failing, good, settings, to_openai
+from support.network import JSON, Network, request
 from support.servers import RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server
 
 from streamtool.core.errors import SettingsError
 from streamtool.proxy import Proxy
 from streamtool.settings import CircuitSettings, load
+from streamtool.testing import stream_asgi
 from streamtool.upstream.circuit import Circuit
 
 SERVERS = {"uvicorn": uvicorn_server, "hypercorn": hypercorn_server}
+PATH = "/v1/chat/completions"
+
+both = pytest.mark.anyio
+virtual = pytest.mark.trio
 
 
 def to_anthropic(url: str, *, stream: bool) -> tuple[str, int]:
@@ -327,3 +334,133 @@ def test_an_abandoned_attempt_leaves_the_circuit_as_it_was():
     assert not circuit.admits
     abandon()
     assert circuit.admits
+
+
+# --- in one process
+
+
+def between(first: Any, second: Any, more: str = "") -> Proxy:
+    """Return a proxy in front of two apps. The second is the fallback of the first."""
+    return Proxy(settings("http://one.test", "http://two.test", more=more), apps={"u0": first, "u1": second})
+
+
+async def asked(app: Any, path: str = PATH) -> tuple[int, bytes]:
+    """Return the status and the body of a reply."""
+    async with stream_asgi(app, path, body=request(), headers=(JSON,)) as reply:
+        return await reply.head(), await reply.body()
+
+
+@both
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
+async def test_a_failing_status_is_hidden_by_the_fallback(status: int):
+    first, second = failing(status), good()
+    code, body = await asked(between(first, second))
+    assert (code, b"good" in body, first.asked, second.asked) == (200, True, 1, 1)
+
+
+@virtual
+async def test_each_fallback_has_its_own_key_and_timeout(autojump_clock: trio.testing.MockClock):
+    network = Network(lambda _: ("late", 100, []))
+    text = """chat_template = "none"
+keepalive = 60
+[upstream.a]
+url = "http://a.test"
+key = "key-of-a"
+fallbacks = ["b"]
+timeout = {first_byte = 3}
+[upstream.b]
+url = "http://b.test"
+key = "key-of-b"
+timeout = {first_byte = 7}
+"""
+    began = trio.current_time()
+    assert (await asked(Proxy(load(text, {}, {}), transport=network)))[0] == 504
+    assert 10 <= trio.current_time() - began < 14
+    shown = [(one.url.host, one.headers["authorization"]) for one in network.requests]
+    assert shown == [("a.test", "Bearer key-of-a"), ("b.test", "Bearer key-of-b")]
+
+
+@both
+async def test_with_balance_the_others_are_tried_if_the_chosen_one_fails():
+    first, second = failing(503), good()
+    proxy = between(first, second, "balance = true\ncircuit.failures = 1000")
+    for _ in range(40):
+        assert (await asked(proxy))[0] == 200
+    assert 0 < first.asked < 40
+    assert second.asked == 40
+
+
+@both
+async def test_a_client_that_leaves_does_not_count_as_a_failure():
+    """Its reply had begun, so it is a success: failures before and after it are not in a row."""
+    first = Scripted(503, chat(["One."], "stop")[:2])
+    first.answers *= 4
+    proxy = between(first, good(), "circuit.failures = 2")
+    for _ in range(4):
+        assert (await asked(proxy))[0] == 200
+        async with stream_asgi(proxy, PATH, body=request(), headers=(JSON,)) as reply:
+            await anext(reply)
+            reply.disconnect()
+            await reply.finished.wait()
+        assert proxy.circuits["u0"].state == "ok"
+    assert first.asked == 8
+
+
+@virtual
+async def test_an_unhealthy_upstream_gets_no_requests(autojump_clock: trio.testing.MockClock):
+    """Any status outside 200 to 299 is unhealthy, and so is silence. If all others fail, it is asked after all."""
+
+    class Checked:
+        """An upstream whose health differs from its replies; None: it does not answer health checks."""
+
+        def __init__(self, status: int | None) -> None:
+            self.status = status
+            self.serves = good()
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http" or scope["path"] != "/health":
+                await self.serves(scope, receive, send)
+            elif self.status is None:
+                await anyio.sleep_forever()
+            else:
+                await send({"type": "http.response.start", "status": self.status, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+
+    for status in (None, 302, 404, 503):
+        first, second = Checked(status), good()
+        proxy = between(first, second, 'health = "/health"')
+        async with proxy.running():
+            await trio.sleep(10.5)
+            assert proxy._readiness()[1]["upstreams"] == {"u0": "unhealthy", "u1": "ok"}
+            for _ in range(3):
+                assert (await asked(proxy))[0] == 200
+            assert (first.serves.asked, second.asked) == (0, 3)
+            first.status = 204
+            await trio.sleep(20)
+            await asked(proxy)
+            assert first.serves.asked == 1
+    first, second = Checked(503), failing(503)
+    proxy = between(first, second, 'health = "/health"')
+    async with proxy.running():
+        await trio.sleep(1)
+        assert (await asked(proxy))[0] == 200
+        assert (first.serves.asked, second.asked) == (1, 1)
+
+
+@both
+async def test_failures_and_changes_of_state_are_logged(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, logger="streamtool")
+    first = failing(503)
+    proxy = between(first, failing(503), "circuit = {failures = 2, seconds = 0.001}")
+    for _ in range(2):
+        await asked(proxy)
+    first.status = 400  # a reply, although an error
+    await anyio.sleep(0.002)
+    await asked(proxy)
+    told = [one.getMessage() for one in caplog.records if one.getMessage().startswith("upstream u0")]
+    assert told == [
+        "upstream u0: it responded with status 503",
+        "upstream u0: it responded with status 503",
+        "upstream u0: skipped for 0.001 seconds after repeated failures",
+        "upstream u0: responding again",
+    ]

@@ -117,6 +117,7 @@ class _HypercornServer:
         while True:
             await trio.sleep(self._counted.period)
             self._counted.expire_late(self._connections)
+            self._config.websocket_max_message_size = self._proxy.settings.limits.body  # a reload may change it
 
     async def _signals(self, task_status: trio.TaskStatus[trio.Event]) -> None:
         stopped = trio.Event()

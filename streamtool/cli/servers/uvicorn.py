@@ -85,7 +85,8 @@ class _UvicornServer(uvicorn.Server):
         self._stops_at = monotonic() + stop_delay(self._proxy, self.caught)
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the connections for timeouts. uvicorn calls this ten times per second."""
+        """Check the connections for timeouts, and apply reloaded settings. uvicorn calls this ten times per second."""
+        self.config.ws_max_size = self._proxy.settings.limits.body
         self.should_exit = self.should_exit or monotonic() >= self._stops_at
         self.server_state.counted.expire_late(self.server_state.connections)  # type: ignore[arg-type]  # all are our classes
         return await super().on_tick(counter)
