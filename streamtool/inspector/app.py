@@ -17,6 +17,7 @@ The page itself contains no data. All other paths require a client key or, if no
 this machine. Text is shown only if the `contents` setting allows it; if not, its characters are replaced with dots.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.resources import files
@@ -43,7 +44,7 @@ from streamtool.inspector import views
 from streamtool.inspector.playground import play
 from streamtool.inspector.views import Exchanges
 from streamtool.protocols.shared.wire import decode_tolerant, encode
-from streamtool.server.origins import Origins, host_name
+from streamtool.server.origins import Origins
 from streamtool.settings import Settings, is_loopback
 
 PATH: Final = "/inspect"
@@ -73,38 +74,37 @@ KEEPALIVE_INTERVAL: Final = 15.0
 """Seconds without events before a keep-alive comment is sent."""
 MAX_WATCHERS: Final = 32
 """Maximum number of open event streams."""
-FORWARDED: Final = frozenset(
+DIRECT: Final = frozenset(
     (
-        b"forwarded",
-        b"via",
-        b"cdn-loop",
-        b"cf-connecting-ip",
-        b"cf-ray",
-        b"fly-client-ip",
-        b"true-client-ip",
-        b"tailscale-user-login",
-        b"x-amz-cf-id",
-        b"x-amzn-trace-id",
-        b"x-azure-clientip",
-        b"x-azure-ref",
-        b"x-client-ip",
-        b"x-cloud-trace-context",
-        b"x-cluster-client-ip",
-        b"x-envoy-external-address",
-        b"x-envoy-internal",
-        b"x-original-host",
-        b"x-original-url",
-        b"x-proxyuser-ip",
-        b"x-real-ip",
-        b"x-request-start",
-        b"x-rewrite-url",
-        b"x-scheme",
+        b"authorization",
+        b"cache-control",
+        b"connection",
+        b"cookie",
+        b"dnt",
+        b"expect",
+        b"host",
+        b"keep-alive",
+        b"origin",
+        b"pragma",
+        b"priority",
+        b"range",
+        b"referer",
+        b"save-data",
+        b"te",
+        b"upgrade-insecure-requests",
+        b"user-agent",
+        b"x-api-key",
+        b"x-requested-with",
     )
 )
-"""Headers that reverse proxies, content delivery networks and tunnels add, apart from `x-forwarded-…` and
-`x-original-forwarded-…`. If a request contains one of them, its peer address is not the client's.
+"""Headers that browsers and command-line clients send, together with those that begin with `_DIRECT_PREFIXES`. A request
+with any other header may have passed through a reverse proxy, a content delivery network or a tunnel, whose headers are
+too many to list.
 """
-_FORWARDED_PREFIXES: Final = (b"x-forwarded", b"x-original-forwarded")
+_DIRECT_PREFIXES: Final = (b"accept", b"content-", b"if-", b"sec-")
+_LOOPBACK_HOST: Final = re.compile(
+    rb"(?:(?:[a-z0-9_-]+\.)*localhost\.?|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]*)?", re.IGNORECASE
+)
 
 
 class Inspector:
@@ -258,17 +258,17 @@ def _play_body(body: bytes) -> Json:
 def _is_direct(scope: Scope) -> bool:
     """Return whether a request comes directly from this machine, as far as that can be recognized.
 
-    A reverse proxy on this machine that adds none of the known headers and passes on a loopback `Host` looks the same.
+    A reverse proxy on this machine that adds no headers and passes on a loopback `Host` looks the same.
     """
     client = scope.get("client")
-    names = {name.lower() for name, _ in scope["headers"]}
-    hosts = [value.decode("latin-1").lower() for name, value in scope["headers"] if name.lower() == b"host"]
+    names = [name.lower() for name, _ in scope["headers"]]
+    hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
     return (
         client is not None
         and is_loopback(client[0])
         and len(hosts) == 1
-        and is_loopback(host_name(hosts[0]))
-        and not (names & FORWARDED or any(name.startswith(_FORWARDED_PREFIXES) for name in names))
+        and _LOOPBACK_HOST.fullmatch(hosts[0]) is not None
+        and all(name in DIRECT or name.startswith(_DIRECT_PREFIXES) for name in names)
     )
 
 

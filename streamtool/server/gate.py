@@ -27,17 +27,23 @@ from streamtool.settings import LimitSettings
 ENTRY: Final = "streamtool.entry"
 """Key of a request's `Entry` in the ASGI scope."""
 
+_SMALL: Final = 64 * 1024
+"""Maximum size in bytes of a last message that the client is expected to receive at once. A client that does not read a
+larger one keeps its slot until it has been sent.
+"""
 _log = logging.getLogger("streamtool")
 
 
 class Entry(Answer):
     """One open request and its response."""
 
-    __slots__ = ("_end", "_release", "_writing", "client", "error", "keeps_slot")
+    __slots__ = ("_end", "_left", "_release", "_writing", "client", "error", "keeps_slot")
 
     def __init__(self, wire: ClientProtocol, send: Send, client: str, release: Callable[[], object]) -> None:
         super().__init__(wire, send)
         self._release = release
+        self._left: int | None = None
+        """Number of body bytes that are still to be sent; None if the response does not declare its length."""
         self.keeps_slot = False
         """Whether the request counts against the limits even after its response is complete, until it ends."""
         self.client = client
@@ -66,9 +72,15 @@ class Entry(Answer):
         """Send a message to the client. This is the app's `send`."""
         if not self._started and message["type"] == "http.response.start":
             self._begin(message)
+            length = next((value for name, value in message.get("headers", ()) if name == b"content-length"), None)
+            self._left = int(length) if length is not None and length.isdigit() else None
         self._last = message
+        last = not message.get("more_body", True)
+        if self._left is not None:
+            self._left -= len(message.get("body", b""))
+            last = last or not self._left
         # Before the last byte is sent, since the client may send its next request as soon as it has received that byte.
-        if not message.get("more_body", True) and not self.keeps_slot:
+        if last and not self.keeps_slot and len(message.get("body", b"")) <= _SMALL:
             self.release_slot()
         self._writing = True
         try:
@@ -77,6 +89,12 @@ class Entry(Answer):
             self._writing = False
         if self.error is not None:
             self._end()
+
+    async def report(self, error: StreamtoolError) -> bool:
+        """Report an error, like `Answer.report`. The slot is released before the response is complete."""
+        if not self.keeps_slot:
+            self.release_slot()
+        return await super().report(error)
 
     @contextmanager
     def ending_with(self, end: Callable[[], object]) -> Iterator[None]:

@@ -88,7 +88,7 @@ class Origins:
         host = _header(scope, b"host")
         if not (self._checks_host and host):  # browsers always send one
             return
-        name = host_name(host.lower())
+        name = _name_of(host.lower())
         if not (_is_address(name) or _matches(name.removesuffix("."), self._hosts)):
             raise MisdirectedError(
                 f'this proxy does not serve the host "{host[:_MAX_SHOWN]}"; '
@@ -136,7 +136,7 @@ def _header(scope: Scope, wanted: bytes) -> str:
     return next((value for name, value in scope["headers"] if name.lower() == wanted), b"").decode("latin-1")
 
 
-def host_name(host: str) -> str:
+def _name_of(host: str) -> str:
     """Return the host without its port and brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]

@@ -390,7 +390,7 @@ def _host_of(listen: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host, without brackets, is certain to be this machine."""
-    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, section 6.3
+    if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

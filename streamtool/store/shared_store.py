@@ -77,7 +77,7 @@ class SharedStore:
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._retry: threading.Timer | None = None
-        """Timer that starts the next attempt to write the queue, or None unless the last attempt failed."""
+        """Timer that starts the next attempt to write the queue; None unless the last attempt failed."""
         self._writing: Future[None] | None = None
         """The task that writes the queue, or None once the queue is empty or a write has failed."""
         self._queue_full = False
@@ -113,12 +113,12 @@ class SharedStore:
     def close(self) -> None:
         """Write the queue, within a time limit, and close the backend. The next operation opens it again."""
         self._backend.resume()
+        self._cancel_retry()
         if self._queue:
             self._write_soon()
         with self._lock:
             writing, threads, self._threads = self._writing, self._threads, None
-            if self._retry is not None:
-                self._retry.cancel()
+        self._cancel_retry()
         if writing is not None:
             wait([writing], _CLOSE_TIMEOUT)
         if threads is not None:
@@ -134,11 +134,11 @@ class SharedStore:
             _log.warning("%s is too slow: the write queue is full", self._backend.place)
 
     def _write_soon(self) -> None:
-        """Have a thread write the queue, unless one is already doing so; that thread checks for more entries before it
-        finishes.
+        """Have a thread write the queue, unless one is already doing so or will soon try again; that thread checks for
+        more entries before it finishes.
         """
         with self._lock:
-            if self._writing is None:
+            if self._writing is None and self._retry is None:
                 if self._threads is None:
                     self._threads = ThreadPoolExecutor(1, "streamtool store")
                 with suppress(RuntimeError):  # the interpreter is shutting down
@@ -154,9 +154,22 @@ class SharedStore:
             with self._lock:
                 self._writing = None
                 if self._threads is not None:  # not closed
-                    self._retry = threading.Timer(RETRY, self._write_soon)
+                    self._retry = threading.Timer(RETRY, self._write_again)
                     self._retry.daemon = True
                     self._retry.start()
+
+    def _write_again(self) -> None:
+        with self._lock:
+            closed = self._retry is None  # `cancel` was too late
+            self._retry = None
+        if not closed:
+            self._write_soon()
+
+    def _cancel_retry(self) -> None:
+        with self._lock:
+            if self._retry is not None:
+                self._retry.cancel()
+                self._retry = None
 
     def _next(self) -> list[StoredValue]:
         """Return the queued entries. If the queue is empty, mark the task as finished."""

@@ -78,7 +78,7 @@ UNVERSIONED_PATHS = frozenset(("/props", "/api/show"))
 _RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
 _IN_PATHS = "/:@!$&'()*+,;=~%"
 """Characters that are not escaped in an encoded path, in addition to letters, digits and `_.-`."""
-_UNSAFE = re.compile(r"(?:^|/)\.{1,2}(?:/|$)|[\x00-\x1f\x7f\\]")
+_UNSAFE = re.compile(r"(?:^|/)\.{1,2}(?:[/;]|$)|[\x00-\x1f\x7f\\]")
 """Parts of a decoded path that could lead a client out of the upstream's path, where its key is used as well: a
 server may resolve dot segments after it has decoded the path, and end a path at NUL.
 """

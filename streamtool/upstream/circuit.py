@@ -9,7 +9,6 @@ Source: M. Nygard, "Release It!", chapter "Circuit Breaker".
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from time import monotonic
 from typing import Protocol
 
@@ -67,16 +66,9 @@ class Circuit:
             return self._clock() - self._opened >= self._settings.seconds
         return self.healthy
 
-    def record_attempt(self) -> Callable[[], object]:
-        """Record that a request is being sent. While the circuit is open, no other request is admitted for a while.
-
-        Return a function to call if the attempt is abandoned before its result is known.
-        """
-        before, self._opened = self._opened, self._clock()
-        return partial(self._abandon, before)
-
-    def _abandon(self, opened: float) -> None:
-        self._opened = opened
+    def record_attempt(self) -> None:
+        """Record that a request is being sent. While the circuit is open, no other request is admitted for a while."""
+        self._opened = self._clock()
 
     def record_failure(self) -> bool:
         """Record that a request has failed, and return whether this opens the circuit."""

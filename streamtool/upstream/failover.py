@@ -114,13 +114,14 @@ def with_fallbacks(
 class _Attempt:
     """One upstream's response on its way to the client. The head is buffered until the first byte of the body.
 
-    The result is recorded in the upstream's circuit exactly once, however the attempt ends.
+    The upstream's circuit records the result once, as soon as it is known, even if the caller then cancels the request.
+    An attempt that the caller abandons before any response has no result.
     """
 
     def __init__(self, send: Send, upstream: Alternative, *, last: bool) -> None:
         self._send = send
         self._upstream = upstream
-        self._abandon = upstream.circuit.record_attempt()
+        upstream.circuit.record_attempt()
         self._head: ASGIMessage | None = None
         self._known = False
         """Whether the result has been recorded."""
@@ -159,10 +160,8 @@ class _Attempt:
 
     def end(self) -> None:
         """Record a success if the response has begun. If not, nothing is known about the upstream."""
-        if self._known:
+        if self._known or not self.begun:
             return
         self._known = True
-        if not self.begun:
-            self._abandon()
-        elif self._upstream.circuit.record_success():
+        if self._upstream.circuit.record_success():
             _log.info("upstream %s: responding again", self._upstream.settings.name)

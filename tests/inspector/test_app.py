@@ -7,13 +7,18 @@ import anyio
 import pytest
 from support.inspected import CALL, ask, inspected, model
 
-from streamtool.inspector.app import FORWARDED, MAX_WATCHERS, PAGE
+from streamtool.inspector.app import MAX_WATCHERS, PAGE
 from streamtool.proxy import Proxy
 from streamtool.testing import stream_asgi
 
 both = pytest.mark.anyio
 KEYS = {"client_keys": {"ann": "key-of-ann"}}
 ANN = (b"authorization", b"Bearer key-of-ann")
+FORWARDED = (
+    b"forwarded", b"via", b"X-Forwarded-For", b"x-forwarded-host", b"x-real-ip", b"x-original-uri", b"x-nginx-proxy",
+    b"fastly-client-ip", b"cf-visitor", b"x-envoy-attempt-count", b"x-varnish", b"client-ip", b"x-amzn-trace-id",
+    b"cdn-loop", b"tailscale-user-login", b"ngrok-skip-browser-warning", b"x-anything",
+)  # fmt: skip
 
 
 async def get(
@@ -77,11 +82,14 @@ async def test_without_keys_only_local_clients_are_allowed():
     assert (await get(app, "/inspect/exchanges", client=("::1", 1)))[0] == 200
     for scope in ({"client": ("192.0.2.7", 1)}, {"client": None}, {"client": ("testclient", 1)}):
         assert (await get(app, "/inspect/exchanges", **scope))[0] == 403
-    for name in (*FORWARDED, b"X-Forwarded-For", b"x-forwarded-host", b"x-original-forwarded-for"):
+    for name in FORWARDED:
         assert (await get(app, "/inspect/exchanges", (name, b"192.0.2.7")))[0] == 403
     for host in (b"127.0.0.1", b"localhost:8700", b"[::1]:8700", b"a.localhost"):
         assert await status_for_host(app, host) == 200
-    for host in (b"tools.example", b"203.0.113.9:8700", b"localhost.example", b""):
+    for host in (
+        *(b"tools.example", b"203.0.113.9:8700", b"localhost.example", b"", b"evil.example#.localhost"),
+        *(b"[::1]evil.example", b"127.0.0.1.example", b"localhost:80:80", b"localhost/"),
+    ):
         assert await status_for_host(app, host) in (403, 421)
     assert await status_for_host(app, None) == 403
 

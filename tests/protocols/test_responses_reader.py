@@ -209,3 +209,24 @@ def test_no_text_is_lost_while_a_call_is_open():
         calls = [event.name for event in events if type(event) is ReplyCallStart]
         assert sorted(calls) == ["note", "ping"]
         assert all(event.complete for event in events if type(event) is ReplyCallEnd)
+
+
+def test_text_that_waits_for_a_call_is_emitted_if_the_reply_is_cut():
+    begun = pieces(CALL, 0)[:3]
+    events = read(stream(*begun, *pieces(SAID, 1)))
+    assert [type(event) for event in events[-3:]] == [ReplyCallEnd, ReplyTextDelta, ReplyFailure]
+    assert events[-2].text == "Ä 🌡"
+
+
+def test_an_empty_delta_does_not_replace_the_text_of_its_item():
+    added, _, *_, done = pieces(SAID, 0)
+    empty = {"type": "response.output_text.delta", "output_index": 0, "item_id": "msg_1", "delta": ""}
+    assert ReplyTextDelta(0, "Ä 🌡") in read(
+        stream(added, empty, done, {"type": "response.completed", "response": response([SAID])})
+    )
+
+
+def test_an_error_without_a_status_is_a_failure():
+    failed = {**response([]), "error": {"message": "no"}}
+    del failed["status"]
+    assert isinstance(read(stream({"type": "response.failed", "response": failed}))[-1], ReplyFailure)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import anthropic
+import anyio
 import httpx
 import openai
 import pytest
@@ -25,6 +26,7 @@ from streamtool import Settings, ToolMiddleware
 from streamtool.agent.model_client import make_middleware
 from streamtool.asgi.request_body import drop_body
 from streamtool.asgi.types import ASGIMessage
+from streamtool.core.errors import UpstreamError
 from streamtool.proxy import Proxy
 from streamtool.settings import LimitSettings, UpstreamSettings
 from streamtool.testing import Hang, ScriptedUpstream, stream_asgi, text
@@ -269,6 +271,30 @@ def test_a_slot_is_free_once_the_client_has_the_last_byte(serve: Callable[..., A
         for _ in range(20):
             reply = http.post(PATHS[client], content=asked(client))
             assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("kind", ["an invalid body", "a passed error", "a passed reply", "a dead upstream"])
+def test_a_slot_is_free_after_any_response(serve: Callable[..., Any], kind: str):
+    """Errors and replies of known length end before their last message."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        if kind == "a dead upstream":
+            raise UpstreamError("dead")
+        status = 404 if kind == "a passed error" else 200
+        head = [(b"content-type", b"application/json"), (b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": b"{}", "more_body": True})
+        await anyio.sleep(0.001)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    limits = LimitSettings(exchanges=1, exchanges_per_client=1)
+    proxy = Proxy(apps={"u": app}, upstreams=UPSTREAM, limits=limits, passthrough=("/v1/embeddings",))
+    path, body = ("/v1/completions", b"{") if kind == "an invalid body" else ("/v1/embeddings", b"{}")
+    with serve(proxy) as served, httpx.Client(base_url=served.url, trust_env=False, headers=JSON) as http:
+        found = {http.post(path, content=body).status_code for _ in range(60)}
+    assert len(found) == 1
+    assert not found & {429, 503}
 
 
 @both

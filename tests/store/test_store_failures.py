@@ -10,6 +10,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -29,6 +31,7 @@ from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings
 from streamtool.store import database
 from streamtool.store.replies import ClientStoreView, open_store
+from streamtool.store.shared_store import SharedStore
 
 LOCK = """
 import sqlite3, sys
@@ -505,3 +508,45 @@ until(lambda: store.get(f"{name} r399") is not None)
 store.close()
 """
 )
+
+
+class Unwritable:
+    """A backend that cannot be written."""
+
+    place = "store"
+
+    def __init__(self) -> None:
+        self.writes = 0
+
+    def read(self, key: str, now: float, /) -> bytes | None:
+        return None
+
+    def write(self, entries: Any, now: float, /) -> None:
+        self.writes += 1
+        raise StoreError("no", code="store_unavailable")
+
+    def count(self, key: str, amount: int, now: float, seconds: float, /) -> int:
+        return 0
+
+    def resume(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_an_outage_takes_one_thread_and_ends_with_the_store(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("streamtool.store.shared_store.RETRY", 0.01)
+    backend, before = Unwritable(), threading.active_count()
+    store = SharedStore(StoreSettings(), backend)
+    for n in range(200):
+        store.put(f"c {n}", b"1")
+        store.get(f"c {n}")
+    assert threading.active_count() <= before + 2  # the writer, and the timer of the next attempt
+    tried = backend.writes
+    wait_for(lambda: backend.writes > tried, "it is tried again")
+    store.close()
+    wait_for(lambda: threading.active_count() == before, "all threads have ended")
+    written = backend.writes
+    time.sleep(0.05)
+    assert backend.writes == written

@@ -148,6 +148,8 @@ class ReplyReader(StreamReader):
     def _piece(self, kind: str, place: int, piece: str, events: Events) -> None:
         """Emit a delta of an item, unless another item is an open call."""
         # Reply events of a call are contiguous, so deltas of other items wait while the call is open.
+        if not piece:
+            return
         if self._open is not None:
             if kind in _ARGUMENTS and place == self._open:
                 self._buffer_argument(piece, events)
@@ -262,8 +264,9 @@ class ReplyReader(StreamReader):
         if not isinstance(status, str | None):
             self._fail(wrong_type_error("status"), events)
             return
-        if status in _BROKEN:
-            self._fail(wire.upstream_error(response.get("error") or f"The upstream's reply {_BROKEN[status]}."), events)
+        error = response.get("error")
+        if error or status in _BROKEN:
+            self._fail(wire.upstream_error(error or f"The upstream's reply {_BROKEN[str(status)]}."), events)
             return
         details = response.get("incomplete_details")
         why = details.get("reason") if isinstance(details, dict) else None
@@ -281,6 +284,8 @@ class ReplyReader(StreamReader):
         self._fail(truncated_error() if self._started else self._answer.truncated_error(), events)
 
     def _fail(self, error: UpstreamError, events: Events) -> None:
+        if self._delayed:
+            self._end_call(events, complete=False)
         self._open = None
         super()._fail(error, events)
 
