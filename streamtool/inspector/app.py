@@ -97,9 +97,9 @@ DIRECT: Final = frozenset(
         b"x-requested-with",
     )
 )
-"""Headers that browsers and command-line clients send, together with those that begin with `_DIRECT_PREFIXES`. A request
-with any other header may have passed through a reverse proxy, a content delivery network or a tunnel, whose headers are
-too many to list.
+"""Headers that browsers and command-line clients send, together with those that begin with `_DIRECT_PREFIXES`. If a
+request has any other header, it may have passed through a reverse proxy, a content delivery network or a tunnel, whose
+headers are too many to list.
 """
 _DIRECT_PREFIXES: Final = (b"accept", b"content-", b"if-", b"sec-")
 _LOOPBACK_HOST: Final = re.compile(
