@@ -84,7 +84,7 @@ def buffered(form: Format) -> str:
     opening = formula(lambda name, key: buffer_bounds(form, name, key).opening)
     inside = formula(lambda name, key: buffer_bounds(form, name, key).inside)
     closing = formula(lambda name, key: buffer_bounds(form, name, key).closing)
-    return f"marker {marker}, opening {opening}, inside {inside}, end {closing}"
+    return f"{marker}, {opening}, {inside}, {closing}"
 
 
 def example(form: Format) -> str:
@@ -138,22 +138,18 @@ $TABLE$
 
 ## How calls are read
 
-- The start of a call and each piece of its arguments are emitted in the `feed` that delivers them.
-- Text around calls is kept. Newlines directly before calls and between them are markup. Newlines after a call are
-  emitted if there is text both before the call and after it.
 - Arguments that are almost JSON are repaired as they stream: other kinds of quotes, trailing commas, bare keys, Python
   literals, comments, raw newlines, arguments inside a JSON string, missing closing brackets. A value of the wrong type
   is converted if it can only mean one thing (`"3"` for an integer). `CallEnd.repairs` names every repair.
-- A raw value ends at its closer only if the text after the closer can follow a value.
 - The content of a reasoning span is reasoning. Calls in it are not recognized unless `calls_in_reasoning` is on, the
   default for families known to leave their reasoning open. $SPANS$ open reasoning, as do the openers of the reasoning
   spans listed in the sections below.
 - `CallStart.format` names the format of a call, and `Record.formats` the formats found in an exchange.
 
-[The parser's rules](../parser.md#rules) give the details. Where engines differ, this parser decides as follows:
+[The parser's rules](../parser.md#rules) apply to all formats. Where engines differ, this parser decides as follows:
 
 - Reasoning that is never closed extends to the end of the reply, unless `calls_in_reasoning` is on.
-- Text after a call is text: the parser does not stop a model that invents a result.
+- Text after a call is text, even an invented result.
 - Consecutive bare objects are separate calls. An object for an unknown tool is text, and parsing continues after it.
 - A bare object that is cut off is an incomplete call once its name is known.
 - `<tool_call>f a=1 b=2</tool_call>`, with attributes but no tag, is text.
@@ -164,8 +160,9 @@ $TABLE$
 ## How much is buffered
 
 The parser buffers only the text listed here; everything else is emitted in the `feed` that delivers it. Bounds are in
-characters. Each format's section gives four bounds, for calls as the format writes them; *name* and *key* are the
-lengths of the name and of a key. `tests/statemachine/test_held.py` checks these numbers, and `Parser.held` is the
+characters. After *buffered*, each format's section gives four bounds, in the order of this list, for calls as the
+format writes them; *name* and *key* are the lengths of the name and of a key.
+`tests/statemachine/test_held.py` checks these numbers, and `Parser.held` is the
 current amount.
 
 - *marker*: the possible beginning of a marker. The longest opener has $LONGEST$ characters; whitespace inside it adds
@@ -188,10 +185,9 @@ In addition:
 
 ## Special tokens
 
-Markers such as `<|tool_call|>` are single tokens in the model's vocabulary. A server that strips special tokens strips
-these as well, and the remainder cannot be distinguished from text. Such formats are recognized, but taught only if a
-setting selects them. A tag that looks ordinary may be a special token too (Jamba's `<tool_calls>`, some models'
-`<tool_call>`): if calls arrive without their tags, the server strips them.
+Markers such as `<|tool_call|>` are single tokens in the model's vocabulary. If a server strips them, the remainder
+cannot be distinguished from text. Such formats are recognized, but taught only if a setting selects them. A tag that
+looks ordinary may be a special token too (Jamba's `<tool_calls>`, some models' `<tool_call>`).
 
 | server | special tokens in the output | to keep them |
 |---|---|---|
@@ -207,8 +203,8 @@ Unknown request fields are forwarded, so a client or a proxy can set these field
 
 ## Examples
 
-Each section below shows two calls as `write` produces them; the parser reads them back. Without a *recognized* line, a
-call is recognized anywhere in the text. `tests/formats/` contains more model text with the expected events.
+Each section below shows two calls as `write` produces them. Without a *recognized* line, a call is recognized anywhere
+in the text. `tests/formats/` contains more model text with the expected events.
 `streamtool formats --json` prints the table and the cases for other programs, and the tools in `conformance/` run the
 cases through any parser.
 """

@@ -20,13 +20,13 @@ BEFORE = """\
 # Reports from the field
 
 These $COUNT$ habits of models and servers were reported in public. Each row is a conformance case: the test suite
-parses its text whole, in pieces of several sizes and cut at its markers, and requires the result shown here each time.
+parses its text whole and in pieces, and requires the result shown here each time.
 $UNDONE$ rows explain what the parser does not do, and why.
 
 - *seen* links to public threads. The texts of the cases are our own, with other names and values.
 - *result* lists, in order, what the parser makes of the text. A name stands for a call; an incomplete call is never
-  reported as complete. *unchanged*: everything remains text. Parentheses name the parser options that a row needs; the
-  other rows use the default options, with all formats that are not opt-in.
+  reported as complete. *unchanged*: everything remains text. The parser options that a row needs are in parentheses;
+  the other rows use the default options, with all formats that are not opt-in.
 
 To report a habit, record exactly what the model wrote, and the expected result, in the form of the
 [conformance cases](../../conformance/README.md). [formats.md](formats.md) explains the decisions.

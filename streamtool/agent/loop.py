@@ -92,8 +92,8 @@ class Loop:
             missed = 0 if executed else missed + 1
             if missed > self._plan.retries:
                 raise AgentError(
-                    f"the model made no executable call {missed} times in a row; the last call was rejected: "
-                    f"{results[-1].text}",
+                    f"the model failed to make an executable call {missed} times in a row; "
+                    f"the last call was rejected: {results[-1].text}",
                     code="no_valid_call",
                 ).quoting()
         raise AgentError(

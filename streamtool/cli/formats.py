@@ -31,7 +31,7 @@ SECOND = Call("get_time", '{"zone": "Europe/Paris"}')
 PLACES: Mapping[Anchor, str] = MappingProxyType(
     {
         Anchor.ANYWHERE: "anywhere in the text",
-        Anchor.LINE: "at the start of a line, possibly after blanks",
+        Anchor.LINE: "at the start of a line, possibly indented",
         Anchor.REPLY: "at the start of the reply, after nothing but whitespace, reasoning or calls",
     }
 )

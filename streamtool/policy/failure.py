@@ -43,7 +43,7 @@ class Effect(Enum):
     NONE = "repeats the request"
     WITHOUT_USAGE = "leaves the field out"
     TOOLS_AS_TEXT = "sends the tools as text"
-    FORCING_LESS = "leaves out the declined method or constraint, or relies on the prompt alone"
+    FORCING_LESS = "leaves out the rejected method or constraint, or relies on the prompt alone"
 
 
 @frozen

@@ -116,7 +116,7 @@ async def test_a_model_without_an_answer_is_an_error_in_the_clients_protocol():
     upstream = scripted(WAIT)
     _, got = await told(proxy_of(upstream), "chat", body("chat"))
     assert got.error is not None
-    assert "no executable call" in got.error
+    assert "failed to make an executable call" in got.error
 
 
 def half(said: str) -> Script:

@@ -276,7 +276,7 @@ async def test_unknown_tools_and_invalid_arguments_are_answered_but_not_executed
 @both
 async def test_replies_without_an_executable_call_are_bounded():
     upstream = scripted(calls("nope"))
-    with pytest.raises(AgentError, match=r"no executable call 3 times in a row.*There is no tool `nope`") as e:
+    with pytest.raises(AgentError, match=r"an executable call 3 times in a row.*There is no tool `nope`") as e:
         await Agent(upstream, [get_weather]).ask("Go.")
     assert e.value.code == "no_valid_call"
     assert len(upstream.requests) == 3
