@@ -136,6 +136,7 @@ class Proxy:
     def replace(self, before: "Proxy") -> None:
         """Take over from another proxy, which from now on only finishes its open requests."""
         before.keeps_store = before.store is self.store
+        self._checked, self._stops = before._checked, before._stops  # noqa: SLF001  another `Proxy`
         rings = self._tools.observers.ring, before._tools.observers.ring  # noqa: SLF001  another `Proxy`
         if rings[0] is not None and rings[1] is not None:
             rings[0].take_over(rings[1])

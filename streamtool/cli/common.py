@@ -4,6 +4,7 @@ tools given with `--tools`.
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 CONFIG = "STREAMTOOL_CONFIG"
 """Environment variable that names the settings file."""
+
+_SETTINGS_SIZE = 1024 * 1024
+"""Maximum size of a settings file, in bytes."""
 
 CONTROL_CHARACTERS = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Translation table that replaces control characters that a terminal would interpret."""
@@ -65,22 +69,41 @@ def open_source(name: str) -> BinaryIO:
         raise SettingsError(f"{name} cannot be read: {error.strerror}", param=name) from None
 
 
-def read_source(name: str) -> bytes:
-    """Return the content of a file; `-` is standard input. Raises SettingsError."""
+def read_source(name: str, size: int = -1) -> bytes:
+    """Return the content of a file, at most `size` bytes unless that is -1; `-` is standard input. Raises
+    SettingsError.
+    """
     with open_source(name) as file:
         try:
-            return file.read()
+            return file.read(size)
         except OSError as error:
             raise SettingsError(f"{name} cannot be read: {error.strerror}", param=name) from None
 
 
-def read_settings(config: str | None, overrides: Mapping[str, Any], *, file: bool = True) -> "Settings":
+def _check_regular(name: str) -> None:
+    """Raise SettingsError unless the name refers to a regular file, which can be read twice and never blocks."""
+    try:
+        regular = name != "-" and stat.S_ISREG(os.stat(name).st_mode)  # noqa: PTH116  does not open the file
+    except OSError as error:
+        raise SettingsError(f"{name} cannot be read: {error.strerror}", param=name) from None
+    if not regular:
+        raise SettingsError(f"{name} is not a regular file and can be read only once", param=name)
+
+
+def read_settings(
+    config: str | None, overrides: Mapping[str, Any], *, file: bool = True, again: bool = False
+) -> "Settings":
     """Load the settings from flags, the environment and, unless disabled, a file: `config`, or the file named by
-    STREAMTOOL_CONFIG.
+    STREAMTOOL_CONFIG. If they are loaded `again`, only a regular file is read. Raises SettingsError.
     """
     name = (config or os.environ.get(CONFIG)) if file else None
+    if name and again:
+        _check_regular(name)
     try:
-        text = read_source(name).decode() if name else None
+        content = read_source(name, _SETTINGS_SIZE + 1) if name else b""
+        if len(content) > _SETTINGS_SIZE:
+            raise SettingsError(f"{name} is larger than {_SETTINGS_SIZE} bytes", param="config")
+        text = content.decode()
     except UnicodeDecodeError:
         raise SettingsError(f"{name} is not UTF-8", param="config") from None
     from streamtool.settings import load  # noqa: PLC0415  imported on demand

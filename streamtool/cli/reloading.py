@@ -10,8 +10,10 @@ import math
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
-from typing import Final
+from concurrent.futures import Future
+from typing import Final, TypeVar
 
 import anyio
 import anyio.abc
@@ -35,13 +37,22 @@ RESTART_ONLY: Final = (
 )
 """Settings that take effect only after a restart, because the server uses them, not the proxy."""
 
+STOPPING: Final = "the settings were not reloaded: the server is stopping"
+"""Log message for a reload that is ignored."""
+
+_TICK: Final = 0.02
+"""Seconds between two checks whether a thread has finished."""
+
+T = TypeVar("T")
+
 _log = logging.getLogger("streamtool")
 
 
 class ReloadingProxy:
     """ASGI app that serves new requests with the most recently loaded settings.
 
-    `read` loads the settings; `begun` is called when the first proxy is ready to serve.
+    `read` loads the settings, and `accepted` is called when a proxy serves with them; `begun` is called when the first
+    proxy is ready to serve.
     """
 
     def __init__(
@@ -49,14 +60,20 @@ class ReloadingProxy:
         settings: Settings,
         read: Callable[[], Settings],
         begun: Callable[[], object] = lambda: None,
+        accepted: Callable[[], object] = lambda: None,
     ) -> None:
         self._read = read
+        self._accepted = accepted
         self._begun = begun
         self._quiet: Callable[[], object] = lambda: None
         self._first = settings
         self._proxy = Proxy(settings)
         self._replaced: dict[Proxy, anyio.Event] = {}
         """Each running proxy -> event that is set when the proxy is replaced or the server stops."""
+        self._reload: anyio.CancelScope | None = None
+        """The scope of the latest reload."""
+        self._stopping = False
+        """Whether the server is about to stop."""
         self._terminal = sys.stdin is not None and sys.stdin.isatty()
 
     def when_quiet(self, call: Callable[[], object]) -> None:
@@ -79,21 +96,25 @@ class ReloadingProxy:
 
     async def drain(self, seconds: float) -> None:
         """Drain the current proxy and the replaced ones that are still running (see `Proxy.drain`)."""
+        self._stopping = True
+        if self._reload is not None:
+            self._reload.cancel()
         async with anyio.create_task_group() as tasks:
             for proxy in list(self._replaced):
                 tasks.start_soon(proxy.drain, seconds)
 
     def announce_stop(self) -> float:
         """Announce a stop like `Proxy.announce_stop`, for the current proxy."""
+        self._stopping = True
         return self._proxy.announce_stop()
 
     async def reload(self) -> None:
         """Load the settings and use them to serve new requests. If this fails, log the reason and change nothing."""
         before = self._proxy
         try:
-            settings = await anyio.to_thread.run_sync(self._read)
+            settings = await _in_daemon_thread(self._read)
             store = before.store if settings.store == before.settings.store else None
-            proxy = await anyio.to_thread.run_sync(lambda: Proxy(settings, opened_store=store))
+            proxy = await _in_daemon_thread(lambda: Proxy(settings, opened_store=store))
             await self._tasks.start(self._serve, proxy)
         except StreamtoolError as error:
             _log.error("the settings were not reloaded: %s", error.message)
@@ -101,6 +122,7 @@ class ReloadingProxy:
         except Exception:  # noqa: BLE001  whatever is wrong with the new settings, the old ones are still right
             _log.exception("the settings were not reloaded")
             return
+        self._accepted()
         logs.configure(settings)
         proxy.when_quiet(self._quiet)
         self._proxy = proxy
@@ -146,8 +168,29 @@ class ReloadingProxy:
             async for _ in signals:
                 if self._terminal and not sys.stdin.isatty():  # the terminal was closed
                     os.kill(os.getpid(), signal.SIGTERM)
+                elif self._stopping:
+                    _log.warning(STOPPING)
                 else:
-                    await self.reload()
+                    with anyio.CancelScope() as self._reload:
+                        await self.reload()
+
+
+async def _in_daemon_thread(call: Callable[[], T]) -> T:
+    """Return the result of `call`. A cancelled caller abandons the thread. Unlike anyio's threads, it does not keep the
+    process alive.
+    """
+    result = Future[T]()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:  # noqa: BLE001  raised again by the caller
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    while not result.done():  # noqa: ASYNC110  another thread sets it
+        await anyio.sleep(_TICK)
+    return result.result()
 
 
 def _value(settings: Settings, name: str) -> object:

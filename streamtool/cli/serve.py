@@ -10,6 +10,7 @@ import importlib
 import json
 import logging
 import os
+import pickle
 import shlex
 import signal
 import socket
@@ -19,6 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+import anyio
 from attrs import evolve, frozen
 
 from streamtool.cli.common import Screen, read_settings
@@ -28,6 +30,7 @@ from streamtool.cli.reloading import HAS_SIGHUP, ReloadingProxy
 from streamtool.cli.workers import BACKLOG, SharedState, Workers, bind_sockets
 from streamtool.core.errors import SettingsError, StreamtoolError
 from streamtool.observe import logs
+from streamtool.proxy import Proxy
 from streamtool.server.services import open_phrases
 from streamtool.settings import LimitSettings, Settings, check_reload
 from streamtool.settings import check as check_safety
@@ -71,10 +74,10 @@ class ServeFlags:
     inspect: bool = False
     contents: bool = False
 
-    def settings(self, *, file: bool = True) -> Settings:
+    def settings(self, *, file: bool = True, again: bool = False) -> Settings:
         """Return the settings that result from these flags, the environment and, unless disabled, the file.
 
-        Raises SettingsError.
+        If they are read `again`, the file must be a regular one. Raises SettingsError.
         """
         if self.upstream is None and (self.protocol is not None or self.key_env is not None):
             raise SettingsError("--protocol and --key-env require --upstream")
@@ -88,7 +91,7 @@ class ServeFlags:
         if self.model is not None:
             overrides["model"] = [{"match": "*", "use": self.model}]
         try:
-            found = read_settings(self.config, overrides, file=file)
+            found = read_settings(self.config, overrides, file=file, again=again)
         except SettingsError as error:
             flag = next((flag for path, flag in _FLAGS.items() if error.message.startswith(path)), None)
             if flag is None:
@@ -102,20 +105,24 @@ class ServeFlags:
 
 
 class Reloads:
-    """The settings of a running server, read again for each reload. `listen`: the address it listens on."""
+    """The settings of a running server, read again for each reload."""
 
     def __init__(self, flags: ServeFlags, settings: Settings) -> None:
         self._flags = flags
-        self._current = settings
+        self._current = self._read = settings
         self._listen = settings.listen
 
     def read(self) -> Settings:
-        """Return the current settings. Raises SettingsError for settings that must not replace the previous ones."""
-        settings, unset = self._flags.settings(), None
+        """Return the current settings. Raises SettingsError for settings that must not replace the accepted ones."""
+        settings, unset = self._flags.settings(again=True), None
         with suppress(SettingsError):  # variables may complete a table that begins in the file
             unset = self._flags.settings(file=False)
-        self._current = check_reload(self._current, settings, unset=unset, listen=self._listen)
+        self._read = check_reload(self._current, settings, unset=unset, listen=self._listen)
         return settings
+
+    def accept(self, settings: Settings | None = None) -> None:
+        """Record that the server uses these settings, by default those that were read last."""
+        self._current = settings or self._read
 
 
 def run(flags: ServeFlags, *, only_check: bool) -> None:
@@ -150,7 +157,7 @@ def _serve_alone(flags: ServeFlags, settings: Settings, serve: _Serve, screen: S
         announce(settings, listening, screen)
 
     proxy = ReloadingProxy(  # fails if an extra is missing
-        settings, lambda: _with_affordable_limits(reloads.read()), begun=begun
+        settings, lambda: _with_affordable_limits(reloads.read()), begun=begun, accepted=reloads.accept
     )
     with bind(settings.host, settings.port) as sock:  # last, because clients can connect from here on
         listening = address(settings.host, sock.getsockname()[1])
@@ -166,33 +173,46 @@ def _serve_with_workers(flags: ServeFlags, settings: Settings, serve: _Serve, sc
     reloads = Reloads(flags, settings)
     with SharedState() as shared:
 
-        def read() -> Settings:
-            return _with_affordable_limits(shared.with_shared_files(reloads.read()))
+        def adapted(settings: Settings) -> Settings:
+            return _with_affordable_limits(shared.with_shared_files(settings))
 
         def work(sock: socket.socket, ready: Callable[[], None]) -> None:
-            proxy = ReloadingProxy(settings, read, begun=ready)
+            proxy = ReloadingProxy(settings, lambda: adapted(reloads.read()), begun=ready, accepted=reloads.accept)
             proxy.when_quiet(Collector().collect_if_due)
             serve(proxy, sock)
 
-        def reload() -> bool:
-            nonlocal settings
+        def attempt() -> bytes | None:
+            """Return the new settings if a proxy starts with them."""
             try:
-                settings = read()
-            except SettingsError as error:
+                found = reloads.read()
+                anyio.run(_start_and_close, adapted(found))
+            except StreamtoolError as error:
                 _log.error("the settings were not reloaded: %s", error.message)
-                return False
             except Exception:  # noqa: BLE001  whatever is wrong with the new settings, the old ones are still right
                 _log.exception("the settings were not reloaded")
-                return False
-            logs.configure(settings)
-            return True
+            else:
+                return pickle.dumps(found)
+            return None
 
-        settings = _with_affordable_limits(shared.with_shared_files(settings))
+        def accept(tried: bytes) -> None:
+            nonlocal settings
+            found = pickle.loads(tried)  # noqa: S301  written by `attempt`
+            reloads.accept(found)
+            settings = adapted(found)
+            logs.configure(settings)
+
+        settings = adapted(settings)
         made = _open_sockets(partial(bind_sockets, settings.host, settings.port, settings.workers), settings.listen)
         listening = address(settings.host, made[0].getsockname()[1])
         with pid_file(listening):
-            workers = Workers(made, work, ended=shared.discard_worker)
-            return workers.run(lambda: announce(settings, listening, screen), reload)
+            workers = Workers(made, work, ended=shared.discard_worker, attempt=attempt, accept=accept)
+            return workers.run(lambda: announce(settings, listening, screen))
+
+
+async def _start_and_close(settings: Settings) -> None:
+    """Start a proxy with these settings, and close it. Raises StreamtoolError."""
+    async with Proxy(settings).running():
+        pass
 
 
 def _with_affordable_limits(settings: Settings) -> Settings:

@@ -2,9 +2,10 @@
 
 Each worker has its own socket for the port, and the kernel distributes connections among the sockets. The parent owns
 the sockets, so connections queued on a dead worker's socket are served by its replacement. The parent serves no
-requests itself: it forwards signals and exits when the last worker has exited. If the parent is killed, the workers
-stop. During shutdown, the parent closes the sockets, so that new clients are rejected immediately while open streams
-finish.
+requests itself: it forwards signals and exits when the last worker has exited. Before a reload, a separate process
+tries the new settings: if they do not work, the workers and their replacements keep the old ones. If the parent is
+killed, the workers stop. During shutdown, the parent closes the sockets, so that new clients are rejected immediately
+while open streams finish.
 
          parent ──── SIGTERM, SIGINT, SIGHUP ───▶ worker 1 … worker N
             ▲                                         │
@@ -23,11 +24,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Final, NoReturn, Self
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Final, NoReturn, Self
 
 from attrs import evolve
 
+from streamtool.cli.reloading import STOPPING
 from streamtool.core.errors import StreamtoolError
 from streamtool.settings import Settings
 
@@ -61,7 +63,8 @@ class Workers:
     """Supervisor of the worker processes.
 
     Each process runs `work(sock, ready)` and calls `ready` when it starts to serve. `ended` is called with the id of
-    each process that has exited.
+    each process that has exited. For a reload, another process runs `attempt`, which returns the new settings as bytes,
+    or None if they do not work; `accept` receives these bytes.
     """
 
     def __init__(
@@ -70,10 +73,16 @@ class Workers:
         work: Callable[[socket.socket, Callable[[], None]], object],
         *,
         ended: Callable[[int], object],
+        attempt: Callable[[], bytes | None],
+        accept: Callable[[bytes], object],
     ) -> None:
         self._sockets = sockets
         self._work = work
         self._ended = ended
+        self._attempt = attempt
+        self._accept = accept
+        self._attempts: dict[int, IO[bytes]] = {}
+        """Id of the process that tries new settings -> the file that it writes them to."""
         self._alive, self._parent = os.pipe()
         self._places: dict[int, int] = {}
         """Process id -> index of its socket."""
@@ -84,11 +93,11 @@ class Workers:
         self.caught: list[int] = []
         """Signals that requested shutdown."""
 
-    def run(self, announce: Callable[[], object], reload: Callable[[], bool]) -> list[int]:
+    def run(self, announce: Callable[[], object]) -> list[int]:
         """Run the workers until a signal requests shutdown and all have exited. Return the signals received.
 
-        `announce` is called when all workers are serving. `reload` is called on SIGHUP, which is forwarded to the
-        workers only if `reload` returns true. Raises StreamtoolError if a worker does not start.
+        `announce` is called when all workers are serving. SIGHUP is forwarded to the workers only if the new settings
+        work. Raises StreamtoolError if a worker does not start.
         """
         signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
         signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not wake sigtimedwait
@@ -108,11 +117,16 @@ class Workers:
             number = found.si_signo if found else None
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.caught.append(number)
-                self._signal_all(signal.SIGTERM)
+                self._signal_all(number)
+                self._stop_attempts()
                 for sock in self._sockets:  # the port stays open as long as any process holds a listening socket
                     sock.close()
-            elif number == signal.SIGHUP and reload():
-                self._signal_all(signal.SIGHUP)
+            elif number == signal.SIGHUP and self.caught:
+                _log.warning(STOPPING)
+            elif number == signal.SIGHUP:
+                self._stop_attempts()  # the file may have changed since
+                self._start_attempt()
+            self._reap_attempts()
             self._reap(stopping=bool(self.caught))
             if not self.caught:
                 self._replace()
@@ -121,6 +135,36 @@ class Workers:
     def _signal_all(self, number: int) -> None:
         for process in self._places:
             os.kill(process, number)
+
+    def _start_attempt(self) -> None:
+        """Start a process that tries the new settings."""
+        written = TemporaryFile()  # noqa: SIM115  closed when the process has exited
+        self._attempts[self._fork(lambda: self._try(written))] = written
+
+    def _try(self, written: IO[bytes]) -> None:
+        """Try the new settings in the forked child, and write them to the file if they work."""
+        for sock in self._sockets:
+            sock.close()
+        written.write(self._attempt() or b"")
+        written.flush()
+
+    def _stop_attempts(self) -> None:
+        for process in self._attempts:
+            os.kill(process, signal.SIGKILL)
+
+    def _reap_attempts(self) -> None:
+        """Collect the processes that have tried new settings, and reload if these work."""
+        for process in list(self._attempts):
+            over, status = os.waitpid(process, os.WNOHANG)
+            if not over:
+                continue
+            self._ended(process)
+            with self._attempts.pop(process) as written:
+                written.seek(0)
+                found = written.read()
+            if found and not status and not self.caught:
+                self._accept(found)
+                self._signal_all(signal.SIGHUP)
 
     def _replace(self) -> None:
         """Start the missing workers whose pause has elapsed."""
@@ -147,33 +191,40 @@ class Workers:
         """Start a worker process and return the pipe on which it reports that it is serving."""
         listens, says = os.pipe()
         self._begun[place] = time.monotonic()
-        process = os.fork()
-        if not process:
-            self._child(place, says)
+        process = self._fork(lambda: self._serve(place, says))
         os.close(says)
         self._places[process] = place
         return listens
 
-    def _child(self, place: int, says: int) -> NoReturn:
+    def _serve(self, place: int, says: int) -> None:
         """Run a worker in the forked child."""
-        os.setpgid(0, 0)  # the parent alone receives the terminal's interrupt, and forwards it
-        os.close(self._parent)
         sock = self._sockets[place]
         for other in self._sockets:
             if other is not sock:
                 other.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        threading.Thread(target=self._watch, daemon=True).start()
 
         def ready() -> None:
             sock.listen(BACKLOG)
             with suppress(OSError):  # nothing reads the pipe of a replacement
                 os.write(says, b"+")
 
+        self._work(sock, ready)
+
+    def _fork(self, run: Callable[[], object]) -> int:
+        """Start a process that calls `run`, and return its id."""
+        return os.fork() or self._child(run)
+
+    def _child(self, run: Callable[[], object]) -> NoReturn:
+        """Call `run` in the forked child, and exit."""
+        os.setpgid(0, 0)  # the parent alone receives the terminal's interrupt, and forwards it
+        os.close(self._parent)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the server installs its own handler
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        threading.Thread(target=self._watch, daemon=True).start()
         code = 1
         try:
-            self._work(sock, ready)
+            run()
             code = 0
         except StreamtoolError as error:
             _log.error("%s", error.message)
@@ -221,7 +272,7 @@ class SharedState:
         """Return the settings with a file for the store, and set up the metrics folder."""
         if settings.metrics and not self._counted:
             folder = Path(self._folder.name, "metrics")
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)  # another process may have enabled them first
             os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(folder))  # read when the metrics library is imported
             self._counted = True
         store = settings.store

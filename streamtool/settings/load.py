@@ -18,6 +18,16 @@ from streamtool.settings.readers import FromEnv, join, key_of, nearest, table
 
 PREFIX = "STREAMTOOL_"
 REFERENCE = "env:"
+_INTEGERS = range(-(2**63), 2**63)
+"""The integers that a TOML file may contain."""
+_DEEP_KEY = re.compile(
+    r"""
+    (?: ^ | [\[{,] ) [ \t]*+
+    (?: (?: [\w-]++ | "(?:[^"\\\n]|\\.)*+" | '[^'\n]*+' ) [ \t]*+ \. [ \t]*+ ){100}
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+"""Matches a dotted key that is too long: the time to parse a key is quadratic in the number of its parts."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 RESERVED = ("STREAMTOOL_CONFIG",)
 """Variables with our prefix that are not settings."""
@@ -37,15 +47,29 @@ def load(
     """
     environment = {} if environ is None else environ
     try:
-        file = tomllib.loads(text or "")
+        file = _parsed(text or "")
         flags = _without_unset(overrides or {})
         referred = {*_references(file), *_references(flags)}
         tree = _merge(_merge(file, _environment_tree(environment, referred)), flags)
         return table(Settings, _resolve(tree, "", environment), "")
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the tree of the settings file. Raises SettingsError."""
+    if _DEEP_KEY.search(text):
+        raise _too_deep()
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"the settings file is not valid TOML: {error}", code="bad_toml") from None
-    except RecursionError:
-        raise SettingsError("the settings file is nested too deeply", code="bad_toml") from None
+    except ValueError:  # from `int`, which limits the number of digits
+        raise SettingsError("the settings file contains an integer with too many digits", code="bad_toml") from None
+
+
+def _too_deep() -> SettingsError:
+    return SettingsError("the settings file is nested too deeply", code="bad_toml")
 
 
 def _without_unset(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +103,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _resolve(value: Any, path: str, environ: Mapping[str, str]) -> Any:
-    """Return the tree with each `env:NAME` replaced by its value."""
+    """Return the tree with each `env:NAME` replaced by its value. Raises SettingsError."""
     if isinstance(value, Mapping):
         return {k: _resolve(v, join(path, str(k)), environ) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -97,6 +121,8 @@ def _resolve(value: Any, path: str, environ: Mapping[str, str]) -> Any:
                 f"{path}: the environment variable {name} is not set", param=path, code="missing_variable"
             )
         return FromEnv(environ[name])
+    if isinstance(value, int) and value not in _INTEGERS:
+        raise SettingsError(f"{path}: expected an integer of at most 64 bits", param=path, code="wrong_type")
     return value
 
 

@@ -26,6 +26,7 @@ FRAMES = ("default", "tool_result", "doai", "windlass")
 """The names of the predefined result frames."""
 _HOST = re.compile(r"[^\s/:@]+")
 _ORIGIN = re.compile(r"[a-z*][a-z0-9+.*-]*://[^\s/@]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BARE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """Matches a host without a scheme."""
 
@@ -70,13 +71,17 @@ def text(value: Any, path: str) -> str:
     """Read a non-empty string."""
     if not isinstance(value, str) or not value:
         raise wrong_type(path, "a non-empty string", value)
+    if "\0" in value:
+        raise wrong_type(path, "a string without NUL", value)
     return str(value)
 
 
 def secret(value: Any, path: str) -> str:
-    """Read a non-empty string that is never shown."""
+    """Read a non-empty string that is never shown, and that a header can contain."""
     if not isinstance(value, str) or not value:
         raise wrong_type(path, "a non-empty string", value, secret=True)
+    if _CONTROL.search(value) or value != value.strip():
+        raise wrong_type(path, "no control characters or surrounding spaces", value, secret=True)
     return str(value)
 
 
@@ -298,6 +303,8 @@ def origin(value: Any, path: str) -> str:
 
 def url(value: Any, path: str) -> str:
     """Read the base URL of an upstream, or `sample`."""
+    if isinstance(value, str) and (_CONTROL.search(value) or " " in value):
+        raise wrong_type(path, "no spaces or control characters", value, secret="@" in value)
     found = text(value, path)
     if found == "sample":
         return found

@@ -3,6 +3,7 @@
 Real processes and signals, under both servers, with one worker and with two; the official SDKs are the clients.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import httpx2
 import openai
 import pytest
 from support.dialects import chat
+from support.forked import Forked
 from support.servers import ROOT, Process, Served, uvicorn_server, wait_for
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
@@ -98,6 +100,10 @@ def said_to_anthropic(url: str, model: str) -> tuple[str, int]:
         message = stream.get_final_message()
     text = "".join(block.text for block in message.content if block.type == "text")
     return text, sum(block.type == "tool_use" for block in message.content)
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def changed(folder: Path, text: str, process: Process, workers: int) -> None:
@@ -220,6 +226,75 @@ def test_the_reload_command(tmp_path: Path, upstreams: tuple[Upstream, Upstream,
     told = reload(process.port)
     assert told.returncode == 1
     assert f"on 127.0.0.1:{process.port}; use --port for another port" in told.stderr
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_settings_file_that_never_ends_does_not_block_the_server(tmp_path: Path, server: str, workers: int):
+    file = tmp_path / "settings.toml"
+    with Process(tmp_path, server, settings("sample"), workers=workers) as process:
+        file.unlink()
+        os.mkfifo(file)
+        process.stop(signal.SIGHUP)
+        wait_for(lambda: process.log.count(NOT_RELOADED) == 1, "a pipe is refused", 20)
+        assert "is not a regular file" in process.log
+        file.unlink()
+        file.write_text(settings("sample") + "#" * 1024 * 1024)
+        process.stop(signal.SIGHUP)
+        wait_for(lambda: process.log.count(NOT_RELOADED) == 2, "a large file is refused", 20)
+        assert "is larger than 1048576 bytes" in process.log
+        changed(tmp_path, settings("sample"), process, workers)
+        process.stop()
+        assert process.code() == 0
+
+
+@pytest.mark.parametrize(("server", "workers"), [("uvicorn", 1), ("hypercorn", 1), ("uvicorn", 2)])
+def test_a_reload_that_hangs_does_not_block_the_stop(tmp_path: Path, server: str, workers: int):
+    """Other files can be pipes, too."""
+    phrases = tmp_path / "phrases.toml"
+    os.mkfifo(phrases)
+    with Process(tmp_path, server, settings("sample"), workers=workers) as process:
+        (tmp_path / "settings.toml").write_text(settings("sample", f'phrases = "{phrases}"'))
+        process.stop(signal.SIGHUP)
+        with phrases.open("w"):  # waits until the reload has opened it, too
+            process.stop()
+            assert process.code() == 0
+            assert "Traceback" not in process.log
+
+
+def test_the_first_settings_may_come_from_a_pipe(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    child = Forked(["serve", "--port", "0", "--config", str(pipe)], {**os.environ, "STREAMTOOL_LOG": "json"})
+    pipe.write_text('log_to = "stdout"\n' + settings("sample"))
+    assert "listens on http://127.0.0.1:" in child.stdout.readline()
+    child.send_signal(signal.SIGTERM)
+    assert child.communicate()[1] == ""
+
+
+@pytest.mark.parametrize(("field", "value"), [("recordings", "/proc/nope/x"), ("store.redis", "redis://127.0.0.1:1")])
+def test_a_replacement_worker_uses_settings_that_work(tmp_path: Path, field: str, value: str):
+    """Settings that prevent a proxy from starting are refused for later workers, too."""
+    with Process(tmp_path, "uvicorn", settings("sample"), workers=2) as process:
+        workers = children(process.pid)
+        (tmp_path / "settings.toml").write_text(settings("sample", f'{field} = "{value}"'))
+        process.stop(signal.SIGHUP)
+        wait_for(lambda: NOT_RELOADED in process.log, "the settings are refused", 20)
+        for killed in workers:
+            os.kill(killed, signal.SIGKILL)
+        wait_for(lambda: process.log.count("starting a replacement") == 2, "the log reports it", 20)
+        replies = [said(process.url, "m") for _ in range(6)]  # the port is served by replacements alone
+        assert len(replies) == 6
+        assert process.log.count("starting a replacement") == 2
+        changed(tmp_path, settings("sample"), process, 2)
+        process.stop()
+        assert process.code() == 0
+
+
+def test_metrics_can_be_enabled(tmp_path: Path):
+    with Process(tmp_path, "uvicorn", settings("sample"), workers=2) as process:
+        changed(tmp_path, settings("sample", "metrics = true"), process, 2)
+        assert httpx.get(f"{process.url}/metrics", trust_env=False).status_code == 200
 
 
 KEYED = 'client_keys = {a = "sk-of-a-client"}\n'

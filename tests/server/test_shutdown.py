@@ -337,9 +337,29 @@ def test_the_delay_ends(server: str, tmp_path: Path):
         assert process.code() == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @servers
-def test_an_interrupt_is_not_delayed(server: str, tmp_path: Path):
-    with Process(tmp_path, server, "shutdown_delay = 600") as process:
+def test_a_reload_does_not_cancel_the_stop(server: str, workers: int, tmp_path: Path):
+    """After a reload, the delay is not skipped; during the delay, the settings are not reloaded."""
+    with Process(tmp_path, server, "shutdown_delay = 60", workers=workers) as process:
+        for _ in range(8 * workers):
+            assert ready(process) == 200
+        process.stop(signal.SIGHUP)
+        wait_for(lambda: process.log.count("the settings were reloaded") == workers, "the settings are reloaded")
+        process.stop()
+        wait_for(lambda: ready(process) == 503, "the load balancer sees it")
+        process.stop(signal.SIGHUP)
+        wait_for(lambda: "not reloaded: the server is stopping" in process.log, "the log reports it")
+        for _ in range(8):
+            assert (ready(process), said_hello(process)) == (503, 200)
+        process.stop()
+        assert process.code() == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@servers
+def test_an_interrupt_is_not_delayed(server: str, workers: int, tmp_path: Path):
+    with Process(tmp_path, server, "shutdown_delay = 600", workers=workers) as process:
         assert ready(process) == 200
         process.stop(signal.SIGINT)
         assert process.code() == 130

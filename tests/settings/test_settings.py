@@ -203,6 +203,67 @@ def test_an_error_names_the_place_and_the_expected_value(text, message):
     assert failure(text) == message
 
 
+def upstream(fields):
+    return f"[upstream.a]\n{fields}"
+
+
+@each(
+    ("text", "message"),
+    [
+        ("retries = " + "9" * 5000, "the settings file contains an integer with too many digits"),
+        ("retries = 0x" + "f" * 5000, "retries: expected an integer of at most 64 bits"),
+        ("keepalive = 0x" + "f" * 5000, "keepalive: expected an integer of at most 64 bits"),
+        ("passthrough = [0x" + "f" * 5000 + "]", "passthrough[0]: expected an integer of at most 64 bits"),
+        (".".join("a" * 101) + " = 1", "the settings file is nested too deeply"),
+        (" . ".join(["a", "'b.c'", r'"d\".e"'] * 40) + " = 1", "the settings file is nested too deeply"),
+        ("[" + ".".join("a" * 101) + "]", "the settings file is nested too deeply"),
+        ("results = {x = 1, " + ".".join("a" * 101) + " = 1}", "the settings file is nested too deeply"),
+        ("a" + ".a" * 40_000 + " = 1", "the settings file is nested too deeply"),
+        (
+            upstream(r'url = "http://h/\u0000x"'),
+            "upstream.a.url: expected no spaces or control characters, found the string 'http://h/\\x00x'",
+        ),
+        (
+            upstream(r'url = "http://h/a b"'),
+            "upstream.a.url: expected no spaces or control characters, found the string 'http://h/a b'",
+        ),
+        (
+            upstream(r'url = "http://user:hush@h\n"'),
+            "upstream.a.url: expected no spaces or control characters, found a string",
+        ),
+        (
+            upstream(r'url = "sample"' + "\n" + r'key = "a\nb"'),
+            "upstream.a.key: expected no control characters or surrounding spaces, found a string",
+        ),
+        (
+            upstream(r'url = "sample"' + "\n" + r'key = "hush "'),
+            "upstream.a.key: expected no control characters or surrounding spaces, found a string",
+        ),
+        (
+            r'client_keys = {a = "x\ty"}',
+            "client_keys.a: expected no control characters or surrounding spaces, found a string",
+        ),
+        (
+            r'client_keys = ["k", "\u0085"]',
+            "client_keys[1]: expected no control characters or surrounding spaces, found a string",
+        ),
+        (
+            r'store.redis = "redis://:hush\r@h"',
+            "store.redis: expected no control characters or surrounding spaces, found a string",
+        ),
+        (r'recordings = "a\u0000b"', "recordings: expected a string without NUL, found the string 'a\\x00b'"),
+    ],
+)
+def test_values_that_no_request_could_use_are_rejected(text, message):
+    assert failure(text) == message
+
+
+def test_a_value_may_contain_many_dots():
+    dotted = ".".join("a" * 500)
+    settings = load(f'recordings = "{dotted}"\nphrases = "{dotted} = 1"\n[upstream.a]\nurl = "http://{dotted}"')
+    assert settings.recordings == dotted
+
+
 def test_an_unknown_variable_is_reported_with_the_nearest_name():
     assert (
         failure(None, {"STREAMTOOL_LISTN": "x"}) == "STREAMTOOL_LISTN: unknown setting; did you mean STREAMTOOL_LISTEN?"

@@ -6,7 +6,6 @@ like uvicorn.
 """
 
 import logging
-import math
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -68,6 +67,11 @@ def _unwrap_start_error() -> Iterator[None]:
         raise
 
 
+async def _set_after(seconds: float, event: trio.Event) -> None:
+    await trio.sleep(seconds)
+    event.set()
+
+
 class _HypercornServer:
     """Server loop that accepts connections until a signal arrives, and then shuts down as described in `stopping`."""
 
@@ -123,14 +127,10 @@ class _HypercornServer:
         stopped = trio.Event()
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started(stopped)
-            delay = math.inf
-            while True:
-                with trio.move_on_after(delay):
-                    self.caught.append(await anext(signals))
-                    delay = stop_delay(self._proxy, self.caught)
-                    continue
-                stopped.set()
-                delay = math.inf
+            async with trio.open_nursery() as delays:
+                async for number in signals:
+                    self.caught.append(number)
+                    delays.start_soon(_set_after, stop_delay(self._proxy, self.caught), stopped)
 
     def _cut(self) -> None:
         for connection in list(self._connections):
