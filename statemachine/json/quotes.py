@@ -11,7 +11,8 @@ the string, the broken part would be a value that the model did not write (`{"a"
 The decision waits for no more text than it needs: after a comma, for a key and its colon; otherwise, for the first
 character that is not a bracket. If the whitespace or a key is too long, the quote ends the string.
 
-    ends    = closers "," next / closers [ WSP ] outside / closers comment / WSP key ":" / closers broken
+    ends    = follower / apart
+    follower = closers "," next / closers [ WSP ] outside / closers comment / WSP key ":" / closers broken
     closers = *( WSP / "}" / "]" )             ; each must be open; an inner one may be missing
     next    = key ":" / value / "}" / "]"      ; a key in an object, a value in an array, a closer in both
     outside = any character except DQUOTE and "\"     ; only after the outermost closer
@@ -21,11 +22,9 @@ character that is not a bracket. If the whitespace or a key is too long, the quo
 import re
 from collections.abc import Generator
 
-from statemachine.json.state import WORDS, Around, JsonState, word
+from statemachine.json.separated import MAX_KEY, separated_key_follows, value_follows, whole_word
+from statemachine.json.state import WORDS, Around, JsonState
 from statemachine.stream.reader import Reader
-
-MAX_KEY = 64
-"""Maximum length of a key to look for; longer text is assumed to be a key."""
 
 BROKEN = '{[:+"'
 """Characters that may begin JSON where it cannot follow a string."""
@@ -49,6 +48,18 @@ def ends_string(
     stack = state.stack
     if stack and stack[-1] == "}" and next_key(reader.text, reader.at):
         return True
+    if (yield from has_follower(reader, state, around, had_unescaped_quote=had_unescaped_quote)):
+        return True
+    if had_unescaped_quote:
+        return (yield from separated_key_follows(reader))
+    return (yield from value_follows(reader, state))
+
+
+def has_follower(
+    reader: Reader, state: JsonState, around: Around, *, had_unescaped_quote: bool
+) -> Generator[None, None, bool]:
+    """Return whether the text after the quote can follow a string in this position (`ends` without `apart`)."""
+    stack = state.stack
     outside = len(around.stack)
     # The stack begins with the closers of the surrounding text, such as an envelope, because a quote may be followed by
     # closers of the JSON text and of its surroundings. `outside` marks the border: at or below it, the JSON text itself
@@ -62,6 +73,8 @@ def ends_string(
         if offset < 0 or not char:
             return True
         if not stack:
+            if char == '"' and not had_unescaped_quote:
+                return offset > begin
             return char not in ('"\\}]' if had_unescaped_quote else '"\\')
         # Closers are popped from a copy. Popping past others mirrors `text.close`, which repairs missing inner closers:
         # the two must agree, or a quote would count as an end that the reader then rejects.
@@ -146,15 +159,3 @@ def is_string_before(reader: Reader, offset: int, chars: str) -> Generator[None,
         return True  # too long, cut off, or escaped
     offset = yield from reader.whitespace_end(end + 1 - reader.at)
     return offset < 0 or reader.text[reader.at + offset : reader.at + offset + 1] in chars
-
-
-def whole_word(reader: Reader, offset: int) -> Generator[None, None, tuple[str, int]]:
-    """Return the word at `offset` and the offset of its end, or "" if no word is there or it is too long."""
-    while True:
-        found = word(reader.text, reader.at + offset)
-        text = found[0] if found else ""
-        if len(text) > MAX_KEY:
-            return "", offset
-        if not text or reader.at + offset + len(text) < len(reader.text) or reader.ended:
-            return text, offset + len(text)
-        yield

@@ -73,6 +73,11 @@ class Typing(Protocol):
     def allows(self, kind: str) -> bool:
         """Return whether the next value may have this type."""
 
+    def names(self, depth: int, key: str) -> bool | None:
+        """Return whether the object with `depth` containers around it may have this key, or None if its schema does not
+        describe it.
+        """
+
     def read_repaired(self, reader: Reader, state: "JsonState") -> Generator[None, None, bool]:
         """Read the next value and convert it to an allowed type. Return False, without consuming anything, if the value
         needs no change.

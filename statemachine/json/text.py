@@ -21,6 +21,7 @@ from json.encoder import encode_basestring
 
 from statemachine.json.numbers import number
 from statemachine.json.quotes import ends_string
+from statemachine.json.separated import value_follows
 from statemachine.json.state import CLOSES, MAX_WORD, WORDS, Around, JsonState, word
 from statemachine.stream.buffer import Grammar, Mismatch, match_whitespace
 from statemachine.stream.reader import Reader
@@ -349,7 +350,7 @@ def quote_ends_string(
     `had_unescaped_quote` means that the string contains an earlier, unescaped quote.
     """
     if quote in "'\u2018":
-        return (yield from apostrophe_ends_string(reader))
+        return (yield from apostrophe_ends_string(reader, state))
     return (
         around is None
         or quote != '"'
@@ -357,14 +358,14 @@ def quote_ends_string(
     )
 
 
-def apostrophe_ends_string(reader: Reader) -> Generator[None, None, bool]:
+def apostrophe_ends_string(reader: Reader, state: JsonState) -> Generator[None, None, bool]:
     """Return whether the apostrophe here closes its string, which it does only if the text after it may follow a
-    string.
+    string, or is another value.
     """
     while True:
         found = closes_single(reader.text, reader.at)
         if found is None:
-            return False
+            return (yield from value_follows(reader, state, single=True))
         # At the end of the text, the apostrophe closes the string; if more text may come, the next character decides.
         if found.lastindex is None or reader.ended:
             return True

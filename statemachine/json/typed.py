@@ -143,6 +143,13 @@ class Typed:
         """Return whether the next value may have this type."""
         return self._next is None or kind in self._next.types
 
+    def names(self, depth: int, key: str) -> bool | None:
+        """Return whether the object with `depth` containers around it may have this key, or None if its schema does not
+        describe it.
+        """
+        around = self._levels.get(depth)
+        return None if around is None else around.member(key) is not None
+
     def read_repaired(self, reader: Reader, state: JsonState) -> Generator[None, None, bool]:
         """Read the next value and convert it to an allowed type. Return False, without consuming anything, if the value
         needs no change.

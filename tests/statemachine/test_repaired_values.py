@@ -22,6 +22,7 @@ WAYS = {
     "line": "Action: run\nAction Input: %s",
     "bare": '{"name": "run", "arguments": %s}',
     "expression": "<tool_call>run%s</tool_call>",
+    "array": '[{"name": "run", "arguments": %s}]',
 }
 """Ways to write arguments; None writes them as a JSON string."""
 
@@ -41,6 +42,35 @@ BROKEN = {
     "single quotes": "{\"cmd\": \"a\"}{'cmd': 'b'}",
     "numbers": '{"n": 1}{"n": 2}',
     "two numbers": '{"n": 1 2}',
+    "a semicolon between objects": '{"cmd": "a"}; {"cmd": "b"}',
+    "a word between objects": '{"cmd": "a"} and {"cmd": "b"}',
+    "an invisible character between objects": '{"cmd": "a"}\u200b{"cmd": "b"}',
+    "a literal escape between objects": r'{"cmd": "a"}\n{"cmd": "b"}',
+    "an object with escaped quotes": r'{"cmd": "a"}\n{\"cmd\": \"b\"}',
+    "a member after the object": '{"cmd": "a"}"x": "b"}',
+    "a string after the object": '{"cmd": "a"} "b"}',
+    "a full-width comma": '{"cmd": "a"，"x": "b"}',
+    "a full-width comma after a quoted word": '{"cmd": "a "b" a"，"x": "b"}',
+    "a space that JSON does not allow": '{"cmd": "a"\xa0, "x": "b"}',
+    "a word between members": '{"cmd": "a" and "x": "b"}',
+    "an unquoted key without a comma": '{"cmd": "a" x: "b"}',
+    "an equals sign": '{"cmd": "a", x = "b"}',
+    "an equals sign and a number": '{"cmd": "a" x = 1}',
+    "an unquoted key and an object": '{"cmd": "a"; x: {"n": "b"}}',
+    "a semicolon between items": '{"x": ["a"; "b"]}',
+    "words between items": '{"x": ["a" and "b" and "a"]}',
+    "an operator between strings": '{"cmd": "a" && "b"}',
+    "a sum of strings in single quotes": "{'cmd': 'a' + 'b'}",
+    "two strings in single quotes": "{'cmd': 'a' 'b'}",
+    "a semicolon between members in single quotes": "{'cmd': 'a'; 'x': 'b'}",
+    "a word between objects in single quotes": "{'cmd': 'a'} and {'cmd': 'b'}",
+    "other quotes": '{"cmd": \'a\' "b"}',
+    "typographic quotes": "{‘cmd’: ‘a’ ‘b’}",
+}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "no schema": {},
+    "the keys": {"type": "object", "properties": {"cmd": {"type": "string"}, "x": {}, "n": {}}},
+    "other keys": {"type": "object", "properties": {"other": {}}},
 }
 
 
@@ -70,11 +100,48 @@ def invented(calls: list[Call], written: set[str | float]) -> list[str | float]:
     ]
 
 
-@each("way", WAYS)
+@each("schema", SCHEMAS)
 @each("text", BROKEN.values(), ids=BROKEN)
-def test_broken_arguments_keep_their_values(way: str, text: str) -> None:
-    _, calls = parse(arguments(way, text), TOOLS)
-    assert invented(calls, {"cmd", "x", "n", "a", "b", 1, 2}) == []
+def test_broken_arguments_keep_their_values(text: str, schema: str) -> None:
+    for way in WAYS:
+        _, calls = parse(arguments(way, text), {"run": SCHEMAS[schema]})
+        assert invented(calls, {"cmd", "x", "n", "a", "b", 'a "b" a', 1, 2}) == [], way
+
+
+TEXTS = (
+    'curl -d "{"a": 1}" x',
+    'echo "a" && echo "b"',
+    'say "}" there',
+    'cut -d"|" -f1 x',
+    "awk -F\";\" '{print $1}' x",
+    's.split("|")',
+    'grep "a" x | cut -d":" -f1',
+    '<p style="color: red" id="x">y</p>',
+    'if x == "a" and y == "b": z()',
+    'f("a", x="b")',
+    'use "a; b: c" twice',
+)
+"""Texts with quotes, each the value of one argument."""
+
+
+@each("text", TEXTS)
+@each("way", ("envelope", "name before", "bare", "array"))
+def test_text_with_unescaped_quotes_is_one_value(way: str, text: str) -> None:
+    _, (call,) = parse(arguments(way, f'{{"cmd": "{text}", "x": 1}}'), TOOLS)
+    assert (call.complete, json.loads(call.arguments)) == (True, {"cmd": text, "x": 1})
+
+
+@each("text", ("the dogs' and cats' food", "rock 'n' roll", "it's 'fine', isn't it", "say 'a' and 'b' twice"))
+def test_text_with_apostrophes_is_one_value(text: str) -> None:
+    _, calls = parse(arguments("envelope", f"{{'cmd': '{text}'}}"), TOOLS)
+    assert invented(calls, {"cmd", text}) == []
+
+
+def test_the_schema_decides_about_a_key_without_quotes() -> None:
+    text = '{"cmd": "print(" Total: " + x)"}'
+    for key, complete in (("Total", False), ("cmd", True)):
+        _, (call,) = parse(arguments("envelope", text), {"run": {"type": "object", "properties": {key: {}}}})
+        assert call.complete is complete
 
 
 TOKENS = ("{", "}", "[", "]", ",", ":", " ", "\n")
@@ -126,6 +193,85 @@ def is_text(found: list[str]) -> bool:
     return re.search(r'"\s*(?:[{\[]|[}\],\s]*w|[}\]][}\]\s]*")', kinds) is not None
 
 
+SEPARATORS = (
+    *(
+        ",",
+        ";",
+        "，",
+        "、",
+        "؛",
+        "|",
+        "||",
+        "&&",
+        "+",
+        "->",
+        "=>",
+        "/",
+        "\u200b",
+        "\ufeff",
+        "\xa0",
+        r"\n",
+        r"\r\n",
+        "\n\n",
+    ),
+    *(" and ", " oder ", " そして ", "; then ", ", and ", r"\n and \n", " \u2060 "),
+)
+BLANKS = ("", " ", "\n")
+
+
+@st.composite
+def separated_json(draw: st.DrawFn) -> str:
+    """Generate JSON in which other text separates the values: words, punctuation, invisible characters, escapes. Keys
+    and strings are in double or single quotes; a key may have none.
+    """
+
+    def separator() -> str:
+        blank = draw(st.sampled_from(BLANKS))
+        return blank + draw(st.sampled_from(SEPARATORS)) + draw(st.sampled_from(BLANKS))
+
+    def quoted(text: str) -> str:
+        return quote + text + quote
+
+    def key(*, bare: bool) -> str:
+        kind = draw(st.integers(0, 3 if bare else 1))
+        mark = draw(st.sampled_from((": ", ":")))
+        if kind < 2:
+            return quoted(draw(st.sampled_from(STRINGS))) + mark
+        return draw(st.sampled_from(("path", "tool"))) + draw(st.sampled_from((mark, " = ")))
+
+    def one(depth: int) -> str:
+        match draw(st.integers(0, 7 if depth else 4)):
+            case 0:
+                return str(draw(st.sampled_from(NUMBERS)))
+            case 5:
+                return "[" + one(depth - 1) + separator() + one(depth - 1) + "]"
+            case 6:
+                return pair(depth - 1)
+            case 7:
+                return "[" + pair(depth - 1) + separator() + pair(depth - 1) + "]"
+            case _:
+                return quoted(draw(st.sampled_from(STRINGS)))
+
+    def pair(depth: int) -> str:
+        text = "{" + key(bare=False) + one(depth)
+        for _ in range(draw(st.integers(0, 2))):
+            between = separator()
+            text += between + key(bare=between[-1].isspace()) + one(depth)
+        return text + "}"
+
+    quote = draw(st.sampled_from("\"'"))
+    text = pair(2)
+    match draw(st.integers(0, 3)):
+        case 0:
+            return text + separator() + pair(1)
+        case 1:
+            return text + separator() + one(0) + "}"
+        case 2:
+            return text[:-1] + separator() + quoted("ls") + "}"
+        case _:
+            return text
+
+
 def check(text: str) -> None:
     """Check the values that are read from broken JSON in each way."""
     known: set[str | float] = {*STRINGS, *NUMBERS}
@@ -143,4 +289,16 @@ def test_the_values_of_broken_json_were_written(text: str) -> None:
 @settings(max_examples=5_000, derandomize=False)
 @given(broken_json())
 def test_the_values_of_more_broken_json_were_written(text: str) -> None:
+    check(text)
+
+
+@given(separated_json())
+def test_the_values_of_separated_json_were_written(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.long
+@settings(max_examples=5_000, derandomize=False)
+@given(separated_json())
+def test_the_values_of_more_separated_json_were_written(text: str) -> None:
     check(text)
