@@ -40,6 +40,7 @@ is_separator = re.compile(r"(?:[ \t\r\n;,]|[^\w\x00-\x7f])++").fullmatch
 escaped_blank = re.compile(r"\\[nrt]").sub
 has_word = re.compile(r"[^\W_]").search
 closers_first = re.compile(r"\W*[}\]]").match
+is_operator = re.compile(r"(?:\+|[-=]>|/)\s*+").fullmatch
 words_between = re.compile(r"(?:[\s,;|&}\]]|[^\w\x00-\x7f])(?:.*[^\w$])?+", re.DOTALL).fullmatch
 bare_key = re.compile(
     r"(?<![\w$])(?P<key>[^\W\d][\w$-]*+)[ \t\r\n]*+(?::=|[:=])[ \t\r\n]*+"
@@ -146,7 +147,7 @@ def separates(text: str) -> bool:
 def may_precede_bracket(text: str) -> bool:
     """Return whether this text may separate a value from a container: closers and any text, or words between blanks."""
     text = escaped_blank(" ", text)
-    return closers_first(text) is not None or words_between(text) is not None
+    return any(matches(text) is not None for matches in (closers_first, words_between, is_operator))
 
 
 def begins_value(separator: str, content: str) -> bool:
