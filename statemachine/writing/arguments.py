@@ -55,7 +55,7 @@ def members(text: str) -> Iterator[tuple[str, object, str]]:
 
 
 def items(text: str) -> Iterator[tuple[object, str]]:
-    """Yield the items of a strict JSON array: value, and the value's original text."""
+    """Yield each item of a strict JSON array: its value and its original text."""
     at = skip(text, 1)
     while text[at] != "]":
         value, end = scan(text, at)

@@ -57,7 +57,7 @@ def address(protocol: str, body: bytes) -> str:
 
 
 def fields_of(body: bytes) -> dict[str, Any]:
-    """Return the fields of a body, or an empty dict if it is not a JSON object, which `read_request` reports."""
+    """Return the fields of a body, or an empty dict if it is not a JSON object (`read_request` reports that)."""
     try:
         fields = wire.decode_tolerant(body)
     except ValueError:

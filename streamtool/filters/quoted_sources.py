@@ -311,7 +311,7 @@ class _Reading:
         self._prefixes: dict[int, list[tuple[int, _Shape | None]]] = {}
 
     def starts(self, anchor: str, name: str, reach: int) -> Iterator[int]:
-        """Yield the positions of this beginning of a call, if the call's name follows within `reach` characters."""
+        """Yield each position where this call opening occurs and the call's name follows within `reach` characters."""
         flat = self.flat
         if not name or flat.count(anchor) <= flat.count(name):
             at = flat.find(anchor)
@@ -413,7 +413,7 @@ def _prefixes(line: str) -> Iterator[tuple[int, _Shape]]:
 
 
 def _encodings(line: str) -> Iterator[tuple[int, None]]:
-    """Yield the beginnings of a part that may be skipped, because they may begin the encoding of its content."""
+    """Yield the prefixes of a part that may be skipped: the encoded content may start right after them."""
     length = 0
     for token in _TOKEN.finditer(line):
         length += len(_comparable_lines(token[0]))

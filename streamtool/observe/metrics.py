@@ -67,7 +67,7 @@ class Metrics:
         self._all = _ALL[self.registry]
 
     def began(self) -> None:
-        """Count an exchange that begins."""
+        """Count the start of an exchange."""
         self._all["in_flight"].inc()
 
     def rejected(self, error: StreamtoolError, client: str = "") -> None:
