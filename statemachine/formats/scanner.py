@@ -32,6 +32,7 @@ class LinePlace(Enum):
     OPENING = "after a backtick that opens inline code, alone or with more of them"
     CODE = "inside of inline code between single backticks"
     CLOSING = "after a backtick that ends this code, unless more of them follow"
+    COLON = "after a colon or the end of reasoning, and blanks or marks of emphasis"
     ITEM_DIGITS = "inside of the number of a list item"
     ITEM_MARK = "after the marker of a list item"
     ITEM = "after the marker of a list item and a blank"
@@ -115,6 +116,8 @@ ITEM_BEGUN = rf"(?:(?:{ITEM})++()\Z|(?:{ITEM})*+(?:[-*+]()\Z|[0-9]++(?:()\Z|[.)]
 """Markers of list items up to the end of the text. The groups: after a blank, after a marker, in a number, after a
 marker.
 """
+FENCE_IN_LINE = rf"(?:{TICK}{{3}}|{TICK}{{1,2}}\Z)"
+"""Backticks that may be those of a fence, within a line."""
 INDENT = r"(?: {4}| {0,3}\t)"
 """Indentation that makes a line code."""
 INDENTED_CODE = Run(
@@ -211,7 +214,7 @@ def text_runs(
     #               not a call, inline code or a quote up to its end, a backslash and what it escapes ;
     #     waits   = ( newlines | newlines, begun fence or label | [ newlines ], begun marker ), end ;    (* group 1 *)
     #     changes = ( newlines, list items | newlines, blanks | inline code | [ newlines ], begun object
-    #               | block quote | backtick | inline code, backtick | backslash ), end ;             (* 2 to 12 *)
+    #               | block quote | backtick | inline code, backtick | backslash | colon ), end ;     (* 2 to 13 *)
     #
     # If none of the three follows `safe`, something begins here, and the grammar decides (`grammar/text.py`). A change
     # of run needs no buffer: the text flows, and the next piece is read by another run. Quantifiers are possessive
@@ -228,7 +231,7 @@ def text_runs(
     lines = rf"(?<!\n){LINES}++"
     # A blank line before an indented line may begin indented code, and list items may be followed by a quote.
     indented = r"(?=[ \t])(?:(?<=\n\n)|(?<=\n\r\n)|[ \t]++[\r\n])"
-    items = rf"(?=[-*+0-9])(?:{ITEM})*+(?:>|\Z|[-*+]\Z|[0-9]++[.)]?+\Z)"
+    items = rf"(?=[-*+0-9])(?:{ITEM})*+(?:[>~]|{FENCE_IN_LINE}|\Z|[-*+]\Z|[0-9]++[.)]?+\Z)"
     # Newlines flow if the text after them cannot begin a marker at the start of a line. They are matched as a unit: the
     # lookbehind keeps the expression from starting in the middle of a run of newlines, where the remaining ones would
     # look like a shorter run.
@@ -239,7 +242,11 @@ def text_runs(
     )
     not_indented = rf"{lines}(?!{indented})"
     quoted = rf"{not_indented}{blanks}(?:{ITEM})*+{first.get('>', '>')}[^\r\n]*+" if blocks else NEVER
-    special = "".join([*first, TICK, r"\\", r"\r\n"])
+    # A fence may open after a colon, unless a marker begins with one.
+    colon = ":" if ":" not in first else "(?!):"
+    marks = "".join(mark for mark in r"*_" if mark not in first and re.escape(mark) not in first)
+    before_fence = rf"[{marks} \t]*+"
+    special = "".join([*first, *(":" if colon == ":" else ""), TICK, r"\\", r"\r\n"])
     plain = f"[^{special}]*+"
     near = f"(?:{'|'.join(first.values())}|{objects})"
     begins = "|".join(
@@ -249,6 +256,7 @@ def text_runs(
             near,
             rf"{SPAN}{TICK}(?!{FOLLOWS}|[{''.join(first)}]|\Z)",
             rf"\\(?:[{TICK}\\]|(?![{TICK}\\]|\Z))",
+            rf"{colon}(?!{before_fence}(?:\Z|{FENCE_IN_LINE}))",
             rf"{quoted}(?!\Z)",
             r"\r(?!\n|\Z)",
         ],
@@ -261,7 +269,7 @@ def text_runs(
     items_begin = rf"(?=[\r\n][ \t\r\n]*+[-*+0-9]){not_indented}{blanks}{ITEM_BEGUN}|" if blocks else "(?!)()()()()|"
     changes = (
         rf"{items_begin}{blank}(\Z|{begun_line})|{SPAN}()\Z|((?:{HELD_NEWLINES})?+{begun})|{quoted}()\Z"
-        rf"|{TICK}()\Z|{SPAN}{TICK}()\Z|\\()\Z"
+        rf"|{TICK}()\Z|{SPAN}{TICK}()\Z|\\()\Z|{colon}{before_fence}()\Z"
     )
     # Usually, nothing waits, so the end of the text is the first alternative.
     inside = Run(rf"{safe}(?:\Z|({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
@@ -284,11 +292,13 @@ def text_runs(
         place.INSIDE: inside,
         place.ESCAPE: Run(rf"(?:(?!)()|(?!\Z)[{TICK}\\]?+{plain}()\Z)?+"),
         place.OPENING: Run(rf"(?:(?!)()|[^{TICK}\r\n]++()\Z)?+"),
+        place.COLON: Run(rf"{before_fence}(?:(?!)()|()\Z|(?![{special}]|\Z){plain}()\Z)?+"),
         place.CODE: code,
         place.CLOSING: Run(rf"(?:(?!)()|(?!{FOLLOWS}|[{special}]|\Z){plain}()\Z)?+"),
     }
     inside.next_runs = {6: start, 7: code, 8: in_object.head, 10: runs[place.OPENING], 11: runs[place.CLOSING]}
-    inside.next_runs[12] = runs[place.ESCAPE]
+    inside.next_runs |= {12: runs[place.ESCAPE], 13: runs[place.COLON]}
+    runs[place.COLON].next_runs = {2: runs[place.COLON], 3: inside}
     start.next_runs = {2: inside, 3: in_object.head}
     code.next_runs = {2: runs[place.CLOSING], 3: inside}
     runs[place.ESCAPE].next_runs = runs[place.CLOSING].next_runs = {2: inside}
@@ -297,7 +307,7 @@ def text_runs(
         ends = rf"({HELD_NEWLINES}\r?\Z|\r\Z)|{goes_on}(?![{''.join(first)}]){plain}()\Z|{quoted}()\Z"
         quote = Run(rf"[^\r\n]*+(?:(?!)()|{ends})?+", search=re.compile(r"[\r\n]").search)
         quote.next_runs = {2: inside, 3: inside, 4: quote}
-        further = rf"(?:(?!)()|()\Z|{ITEM_BEGUN}|(?:{ITEM})*+(?![>{special}]|\Z){plain}()\Z)"
+        further = rf"(?:(?!)()|()\Z|{ITEM_BEGUN}|(?:{ITEM})*+(?![>~{special}]|\Z){plain}()\Z)"
         digits = Run(rf"[0-9]*+(?:(?!)()|()\Z|[.)]()\Z|[.)][ \t]++{further})?+")
         mark = Run(rf"(?:[ \t]++{further}|(?![ \t{special}]|\Z){plain}()\Z)?+")
         item = Run(rf"[ \t]*+{further}?+")

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from statemachine.endings import find_closer
 from statemachine.formats.markers import closers_of
 from statemachine.formats.openers import closers_of_call
-from statemachine.formats.scanner import MAX_NEWLINES
+from statemachine.formats.scanner import MAX_NEWLINES, LinePlace
 from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar.left_over import may_be_left_over
 from statemachine.grammar.saying import emit_text, line_ends, scanner_of
@@ -68,6 +68,7 @@ def read_in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
         else:  # an opener of text, which ends the reasoning and is read again
             special = True
         past.at_message_start = past.at_message_start or special
+        past.place = LinePlace.COLON
         frames.apply(Input.END)
         return True
     wraps = close in frames.wrappers
@@ -81,7 +82,7 @@ def read_in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
     reader.sink = Sink.SYNTAX
     reader.take(end)
     reader.sink = frames.top.sink
-    past.place = INSIDE
+    past.place = LinePlace.COLON if not wraps and close in closers.reasoning else INSIDE
     if wraps:
         frames.close_wrapper(close)
         past.at_message_start = past.at_message_start or special
@@ -121,6 +122,7 @@ def drop_stray(machine: Machine, close: str, newlines: int, end: int) -> None:
     reader.sink = Sink.SYNTAX
     reader.take(end)
     reader.sink = machine.frames.top.sink
+    machine.text_state.place = LinePlace.COLON
 
 
 # ---- after a call, or a wrapper

@@ -9,51 +9,65 @@ from collections.abc import Generator
 
 from statemachine.formats.markers import closers_of
 from statemachine.formats.openers import Opener
-from statemachine.formats.scanner import ITEM, TICK
-from statemachine.formats.unmarked import TextFinding
+from statemachine.formats.scanner import TICK
+from statemachine.formats.unmarked import MAX_INFO, MAX_TICKS, TextFinding
+from statemachine.grammar import fences
 from statemachine.grammar.saying import blanks, emit_text, line_ends, scanner_of
 from statemachine.machine.machine import INSIDE, START, Machine
-from statemachine.machine.states import Input
 from statemachine.stream.buffer import Grammar
 from statemachine.stream.runs import Run
 
-MIN_FENCE = 3
-"""Minimum number of backticks of a fence."""
 CONTENT = Run(r"[^`\r\n]*+", search=re.compile(r"[`\r\n]").search)
 BEFORE_MARKER = re.compile(r"[\w \t.,;:!?()'\"]*+")
 """Matches text before a character that may begin a marker."""
 more_ticks = re.compile(r"`++").match
 word_follows = re.compile(r"[A-Za-z0-9]").match
+letters = re.compile(r"[A-Za-z0-9]{1,4}").match
+ENDINGS = frozenset(("d", "ed", "er", "es", "ing", "n", "s", "th"))
+"""Endings that are written directly after code, as in "the `foo`s", and do not begin a sentence."""
+MAX_ENDING = 4
+"""Number of letters of a word that is certainly longer than such an ending."""
+MAX_DIGITS = 9
+"""Maximum number of digits of a list item."""
 paragraph_ends = re.compile(
-    rf">|#{{1,6}}+(?:[ \t\r\n]|(\Z))|(?:`{{3}}|~{{3}})|[`~]{{1,2}}(\Z)|{ITEM}|(?:[-*+]|[0-9]++[.)])(?:[\r\n]|(\Z))"
-    r"|[0-9]++(\Z)|(?:=++|-{2,}+|\*{3,}+|_{3,}+)[ \t]*+(?:[\r\n]|(\Z))|(?:\*{1,2}|_{1,2})(\Z)"
+    rf">|#{{1,6}}+(?:[ \t\r\n]|(\Z))|`{{3,{MAX_TICKS}}}+(?!`)|~{{3}}|[`~]{{1,2}}(\Z)|[-*+](?:[ \t\r\n]|(\Z))"
+    rf"|[0-9]{{1,{MAX_DIGITS}}}+(?:(\Z)|[.)](?:[ \t\r\n]|(\Z)))"
 ).match
-"""Matches the beginning of a line that ends the paragraph before it: a block quote, a heading, a fence, a list item, a
-line below a heading or between paragraphs. A group matches the end of the text if that may still change.
+"""Matches the beginning of a line that ends the paragraph before it: a block quote, a heading, a fence, a list item. A
+group matches the end of the text if that may still change.
 """
+RULES = {"=": 1, "-": 2, "*": 3, "_": 3}
+"""Character of a line below a heading, or between paragraphs → how many of them such a line contains at least."""
 
 
-def read(machine: Machine, *, span: int = 0, ticks: int | None = None) -> Generator[None, None, bool]:
+def read(
+    machine: Machine, *, span: int = 0, ticks: int | None = None, opens: bool = False
+) -> Generator[None, None, bool]:
     """Read inline code to its end, or to the end of its paragraph. Return whether the state has changed.
 
     `span` is the length of the run that opened it, 0 before that run. `ticks` is the number of backticks that have been
-    read of the run that is being read, or None between two runs.
+    read of the run that is being read, or None between two runs. With `opens`, the first run may be that of a fence: a
+    colon or a list marker precedes it.
     """
     # A run that closes code also opens it if a call follows directly (`span`), or a word (`loose`: to the end of the
     # line, unless a call follows on it). An odd backtick precedes such code: CommonMark pairs it with the next run.
     reader, past = machine.reader, machine.text_state
     past.place = INSIDE
-    loose, info = 0, False
+    loose = 0
     while True:
         if ticks is not None:
             ticks = yield from read_ticks(machine, ticks)
             closes = span == ticks
-            info = not span and ticks >= MIN_FENCE
+            if opens and fences.MIN_FENCE <= ticks <= MAX_TICKS and scanner_of(machine).blocks:
+                info = yield from read_info(machine)
+                if info is not None:
+                    return (yield from fences.open_in_line(machine, ticks, info))
+            opens = False
             span = 0 if closes else span or ticks
             loose = 0 if loose == ticks else loose
             if closes and (yield from call_follows(machine)):
                 span = ticks
-            elif closes and word_follows(reader.text, reader.at):
+            elif closes and word_follows(reader.text, reader.at) and not (yield from read_ending(machine)):
                 loose = ticks
             if not span and not loose:
                 return False
@@ -67,10 +81,6 @@ def read(machine: Machine, *, span: int = 0, ticks: int | None = None) -> Genera
         loose = 0
         if not span or not scanner_of(machine).blocks:
             return False
-        if info:  # a fence after other text on its line
-            if not machine.options.fence_calls:
-                machine.frames.apply(Input.FENCE, TICK * span)
-            return not machine.options.fence_calls
         if not (yield from read_line_end(machine, span)):
             return False
 
@@ -88,6 +98,25 @@ def read_ticks(machine: Machine, count: int) -> Generator[None, None, int]:
         yield from reader.more()
 
 
+def read_info(machine: Machine) -> Generator[None, None, str | None]:
+    """Read text up to a backtick or a newline after a run of backticks in a line. Return it in lower case if it is the
+    info string of a fence: of at most one word, or one that announces a call.
+    """
+    reader, info = machine.reader, ""
+    while True:
+        found = CONTENT.match(reader.text, reader.at)
+        if found is not None and len(info) <= MAX_INFO:
+            info += found[0][: MAX_INFO + 1]
+        emit_text(machine, found.end() - reader.at if found else 0)
+        if reader.at < len(reader.text) and reader.text[reader.at :] != "\r":
+            break
+        yield from reader.more()
+    word = info.strip(" \t").lower()
+    if len(info) > MAX_INFO or line_ends(reader.text, reader.at) is None:
+        return None
+    return word if len(word.split()) <= 1 or machine.tables.fences.announces(word) else None
+
+
 def call_follows(machine: Machine) -> Generator[None, None, bool]:
     """Return whether the marker of a call begins here, one that counts at the start of a line included."""
     reader = machine.reader
@@ -98,6 +127,19 @@ def call_follows(machine: Machine) -> Generator[None, None, bool]:
                 return isinstance(value, Opener) or value in (TextFinding.BARE, TextFinding.LIST)
             yield from reader.more()
     return False
+
+
+def read_ending(machine: Machine) -> Generator[None, None, bool]:
+    """Read up to four letters after code. Return whether they are an ending of that code, not a word."""
+    reader, word = machine.reader, ""
+    while True:
+        found = letters(reader.text, reader.at)
+        if found is not None:
+            word += found[0]
+            emit_text(machine, len(found[0]))
+        if len(word) >= MAX_ENDING or reader.at < len(reader.text):
+            return word in ENDINGS
+        yield from reader.more()
 
 
 def read_to_call(machine: Machine) -> Generator[None, None, bool]:
@@ -138,13 +180,13 @@ def read_line_end(machine: Machine, span: int) -> Generator[None, None, bool]:
     while True:
         run = line_ends(reader.text, reader.at)
         start = run.end() if run else reader.at + 1
+        if run is not None and reader.text.count("\n", reader.at, start) > 1:
+            return False
         if start < len(reader.text) and not (reader.text[start] == "\r" and start + 1 == len(reader.text)):
             if run is None:  # a carriage return alone
                 emit_text(machine, 1)
                 return True
             begin = blanks(reader.text, start).end()  # type: ignore[union-attr]  # * always matches
-            if reader.text.count("\n", reader.at, start) > 1:
-                return False
             if begin > start:
                 emit_text(machine, begin - reader.at)
                 machine.text_state.place = START
@@ -154,7 +196,7 @@ def read_line_end(machine: Machine, span: int) -> Generator[None, None, bool]:
             ends = ends_paragraph(machine, start, span)
             if ends is not None:
                 emit_text(machine, 0 if ends else start - reader.at)
-                return not ends
+                return not ends and not (yield from read_rule(machine))
         yield from reader.more()
 
 
@@ -165,25 +207,55 @@ def read_indentation(machine: Machine, span: int) -> Generator[None, None, bool]
         found = blanks(reader.text, reader.at)
         emit_text(machine, found.end() - reader.at if found else 0)
         if reader.at < len(reader.text):
-            ends = reader.text[reader.at] in "\r\n" or ends_paragraph(machine, reader.at, span)
+            if reader.text[reader.at] in "\r\n":
+                return False
+            ends = ends_paragraph(machine, reader.at, span)
             if ends is not None:
-                return not ends
+                return not ends and not (yield from read_rule(machine))
+        yield from reader.more()
+
+
+def read_rule(machine: Machine) -> Generator[None, None, bool]:
+    """Read the beginning of a line that may be a line of dashes or of similar characters. Return whether it is one."""
+    reader = machine.reader
+    char, count, blank = reader.text[reader.at], 0, False
+    if char not in RULES:
+        return False
+    machine.text_state.place = INSIDE
+    while True:
+        while reader.at < len(reader.text):
+            found = reader.text[reader.at]
+            if found in "\r\n":
+                return count >= RULES[char]
+            if found in " \t":
+                blank = True
+            elif found != char or blank:
+                return False
+            else:
+                count += 1
+            emit_text(machine, 1)
         yield from reader.more()
 
 
 def ends_paragraph(machine: Machine, at: int, span: int) -> bool | None:
-    """Return whether the line that begins at `at` ends the paragraph before it; None if more text is needed."""
-    text = machine.reader.text
-    found = more_ticks(text, at)
-    if found is not None and found.end() == len(text) and not machine.reader.ended:
-        return None
-    if found is not None and found.end() - at == span:
-        return False
+    """Return whether the line that begins at `at` ends the paragraph before it; None if more text is needed. A line of
+    dashes is left to `read_rule`.
+    """
+    text, ended = machine.reader.text, machine.reader.ended
+    found = more_ticks(text, at, at + MAX_TICKS + 1)
+    if found is not None:
+        length = found.end() - at
+        if length > MAX_TICKS:
+            return False
+        if found.end() == len(text) and not ended:
+            return None
+        if length == span:
+            return False
     found = paragraph_ends(text, at)
     if found is not None:
         if text[at] == ">":  # a marker may begin with it
             marker = scanner_of(machine).at.match(text, at)
             return marker is None or (None if not marker.lastindex else False)
-        return None if found.lastindex is not None and not machine.reader.ended else True
+        return None if found.lastindex is not None and not ended else True
     tokens = closers_of(tuple(sorted(machine.tables.closers.special))).match(text, at)
     return None if tokens is not None and not tokens.lastindex else tokens is not None

@@ -5,19 +5,20 @@ from collections.abc import Callable, Generator, Mapping
 from re import Match
 
 from statemachine.formats.markers import Markers
-from statemachine.formats.scanner import ITEM, ITEM_BEGUN, LinePlace, Marked
+from statemachine.formats.scanner import FENCE_IN_LINE, ITEM, ITEM_BEGUN, TICK, LinePlace, Marked
 from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar import call, fences
-from statemachine.grammar.saying import blanks, emit_text, line_ends, scanner_of
+from statemachine.grammar.saying import blanks, columns, emit_text, line_ends, scanner_of
 from statemachine.machine.machine import INSIDE, START, Machine
 
-TAB = CODE_INDENT = 4
+CODE_INDENT = 4
 TILDE = "~"
 BEGIN_QUOTES = frozenset(">-*+0123456789")
 """First characters of lines that may contain a block quote."""
 item_begins = re.compile(ITEM_BEGUN).match
 indentation_begun = re.compile(r"\n([ \t]++)\Z").match
 quote_in_item = re.compile(rf"(?:{ITEM})++>").match
+fence_in_item = re.compile(rf"(?:{ITEM})++(?=~|{FENCE_IN_LINE})").match
 ITEM_PLACES = (LinePlace.ITEM, LinePlace.ITEM_MARK, LinePlace.ITEM_DIGITS, LinePlace.ITEM_MARK)
 """Places at the end of the text after `item_begins` has matched, in the order of its groups."""
 INDENT_COLUMNS: Mapping[LinePlace, int] = {
@@ -26,12 +27,20 @@ INDENT_COLUMNS: Mapping[LinePlace, int] = {
     LinePlace.INDENT_3: 3,
 }
 """Place after indented code → number of columns that the line is indented so far."""
+REST_OF_ITEM: Mapping[LinePlace, str] = {
+    LinePlace.ITEM: rf"[ \t]*+(?:{ITEM})*+",
+    LinePlace.ITEM_MARK: rf"[ \t]++(?:{ITEM})*+",
+    LinePlace.ITEM_DIGITS: rf"[0-9]*+[.)][ \t]++(?:{ITEM})*+",
+}
+"""Place in a list item → expression for the rest of its markers."""
 QUOTE_FOLLOWS: Mapping[LinePlace, Callable[[str, int], Match[str] | None]] = {
-    LinePlace.ITEM: re.compile(rf"[ \t]*+(?:{ITEM})*+>").match,
-    LinePlace.ITEM_MARK: re.compile(rf"[ \t]++(?:{ITEM})*+>").match,
-    LinePlace.ITEM_DIGITS: re.compile(rf"[0-9]*+[.)][ \t]++(?:{ITEM})*+>").match,
+    place: re.compile(rf"{rest}>").match for place, rest in REST_OF_ITEM.items()
 }
 """Place in a list item → what matches the rest of its markers, and the `>` of a block quote."""
+FENCE_FOLLOWS: Mapping[LinePlace, Callable[[str, int], Match[str] | None]] = {
+    place: re.compile(rf"{rest}(?=[{TICK}~])").match for place, rest in REST_OF_ITEM.items()
+}
+"""Place in a list item → what matches the rest of its markers before a backtick or a tilde."""
 
 
 def read(machine: Machine) -> Generator[None, None, bool]:
@@ -43,7 +52,7 @@ def read(machine: Machine) -> Generator[None, None, bool]:
         newlines = run.end() - at if run else 0
         begin = at + newlines
         char = text[begin : begin + 1]
-        if not char:
+        if not char or (char == "\r" and begin + 1 == len(text) and not reader.ended):
             if newlines:
                 return False
             yield from reader.more()
@@ -84,13 +93,6 @@ def read(machine: Machine) -> Generator[None, None, bool]:
                     reader.take(newlines)
                 yield from call.read(machine, value, length - newlines)
                 return True
-
-
-def columns(blank: str, before: int) -> int:
-    """Return the column that blanks lead to from the column `before`; tab stops are four columns apart."""
-    for char in blank:
-        before += TAB - before % TAB if char == "\t" else 1
-    return before
 
 
 def code_may_be_indented(machine: Machine) -> bool:
@@ -134,13 +136,13 @@ def begins_quote(machine: Machine, begin: int, markers: Markers[Marked] | None) 
     if text[begin] not in BEGIN_QUOTES or not scanner_of(machine).blocks:
         return False
     if text[begin] != ">":
-        return item_begins(text, begin) is not None or quote_in_item(text, begin) is not None
+        return any(match(text, begin) for match in (item_begins, quote_in_item, fence_in_item))
     return markers is None or markers.match(text, begin) is None
 
 
 def begins_item(machine: Machine, newlines: int) -> bool:
-    """Read a list item that begins here, after newlines, if a block quote begins in it or may begin with the next
-    piece. Return whether it was read.
+    """Read a list item that begins here, after newlines, if a block quote or a fence begins in it or may begin with the
+    next piece. Return whether it was read.
     """
     reader, past = machine.reader, machine.text_state
     begin = reader.at + newlines
@@ -148,6 +150,9 @@ def begins_item(machine: Machine, newlines: int) -> bool:
         return False
     if quote_in_item(reader.text, begin):
         past.place = LinePlace.QUOTE
+    elif found := fence_in_item(reader.text, begin):
+        emit_text(machine, found.end() - reader.at)
+        past.place = LinePlace.ITEM
     elif found := item_begins(reader.text, begin):
         emit_text(machine, len(reader.text) - reader.at)
         past.place = ITEM_PLACES[(found.lastindex or 1) - 1]
@@ -161,6 +166,17 @@ def quote_follows(place: LinePlace, text: str, at: int) -> bool:
     """Return whether a block quote begins at `at`, in a line that has only markers of list items before it."""
     follows = QUOTE_FOLLOWS.get(place)
     return follows is not None and follows(text, at) is not None
+
+
+def read_item(machine: Machine, place: LinePlace) -> bool:
+    """Read the rest of the markers of a list item if a backtick or a tilde follows them. Return whether one does."""
+    reader = machine.reader
+    follows = FENCE_FOLLOWS.get(place)
+    found = follows(reader.text, reader.at) if follows is not None else None
+    if found is None:
+        return False
+    emit_text(machine, found.end() - reader.at)
+    return True
 
 
 def open_quote(machine: Machine, newlines: int) -> Generator[None, None, bool]:

@@ -114,7 +114,9 @@ def reject(machine: Machine) -> None:
     # they must be put back, not emitted, when `release` empties the buffer.
     unread_newlines(reader)
     pieces = reader.buffered.pieces
-    machine.text_state.place = START if pieces and pieces[-1][0].endswith("\n") else INSIDE
+    line = reader.buffered.text().rpartition("\n")[2] if machine.frames.candidate_opens_fence() else None
+    begins = bool(pieces) and (pieces[-1][0].endswith("\n") or (line is not None and not line.strip(" \t")))
+    machine.text_state.place = START if begins else INSIDE
     machine.frames.apply(Input.REJECT)
     reader.release(machine.frames.top.sink)
 

@@ -7,6 +7,14 @@ from statemachine.machine.machine import INSIDE, START, Machine
 
 line_ends = re.compile(r"(?:\r?\n)++").match
 blanks = re.compile(r"[ \t]*+").match
+TAB = 4
+
+
+def columns(blank: str, before: int) -> int:
+    """Return the column that blanks lead to from the column `before`; tab stops are four columns apart."""
+    for char in blank:
+        before += TAB - before % TAB if char == "\t" else 1
+    return before
 
 
 def emit_text(machine: Machine, length: int) -> None:

@@ -12,8 +12,7 @@ from statemachine.formats.format import Anchor, Section
 from statemachine.formats.markers import Markers
 from statemachine.formats.scanner import MAX_NEWLINES, TICK, LinePlace, Marked, Scanner
 from statemachine.formats.unmarked import TextFinding
-from statemachine.grammar import call, closers, code, lines
-from statemachine.grammar.fences import open_plain_fence
+from statemachine.grammar import call, closers, code, fences, lines
 from statemachine.grammar.left_over import may_be_left_over, read_left_over
 from statemachine.grammar.objects import emit_plain_array, enter_object, open_plain_object
 from statemachine.grammar.saying import blanks, emit_text, line_ends, scanner_of
@@ -77,6 +76,15 @@ def read_place(machine: Machine, place: LinePlace) -> Generator[None, None, bool
         return (yield from code.read(machine, span=1))
     if place is LinePlace.CLOSING:
         return (yield from code.read(machine, span=1, ticks=1))
+    if place is LinePlace.COLON and reader.text[reader.at] == TICK:
+        if not past.text_seen:  # after reasoning
+            past.place, past.indent = START, None
+            return False
+        return (yield from code.read(machine, ticks=0, opens=True))
+    if lines.read_item(machine, place):
+        if reader.text[reader.at] == TICK:
+            return (yield from code.read(machine, ticks=0, opens=True))
+        return (yield from fences.open_tilde_fence(machine, 0))
     if (place is LinePlace.INDENTED or place in lines.INDENT_COLUMNS) and lines.begins_indentation(machine):
         return False
     past.place = LinePlace.QUOTE if lines.quote_follows(place, reader.text, reader.at) else INSIDE
@@ -135,7 +143,7 @@ def read_beginning(machine: Machine, markers: Markers[Marked]) -> Generator[None
         if found is not None:
             if found.lastindex is None:
                 yield from reader.more()
-            elif reader.text[start] == TICK and open_plain_fence(machine, newlines):
+            elif reader.text[start] == TICK and fences.open_plain_fence(machine, newlines):
                 return True
             machine.text_state.place = START
             return False
@@ -143,6 +151,8 @@ def read_beginning(machine: Machine, markers: Markers[Marked]) -> Generator[None
     if found is None:
         if reader.text[start] == "\\":
             machine.text_state.place = LinePlace.ESCAPE
+        elif reader.text[start] == ":":
+            machine.text_state.place = LinePlace.COLON
         emit_text(machine, newlines + 1)
         return False
     if found.lastindex is None:

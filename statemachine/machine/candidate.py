@@ -67,6 +67,8 @@ class Candidate:
     """Number of buffered pieces that precede the call itself: newlines, wrappers, the bracket of an array."""
     wrappers: list[str] = field(factory=list)
     """Closers of the wrappers that were opened along with the call, outermost first."""
+    info: str | None = None
+    """Info string of the fence if the candidate is the first thing in a fence before any text."""
     self_closed: bool = False
     """Whether the call's tag closed itself (`/>`), so that no closer follows."""
 

@@ -58,6 +58,8 @@ class TextState:
     place: LinePlace = START
     indent: int | None = None
     """Number of columns that the line is indented so far if it follows a blank line; None if it does not."""
+    fence_indent: int | None = None
+    """Number of columns that the first line in a fence is indented so far; None if that line has not begun."""
     text_seen: bool = False
     """Whether visible text has been emitted."""
     at_message_start: bool = True
@@ -66,6 +68,8 @@ class TextState:
     """
     opens_line: bool = True
     """Whether the last opener was preceded by nothing but blanks on its line, or by no visible text in the reply."""
+    wrapping_infos: set[str] = field(factory=set)
+    """Info strings of fences that contained a call before any text: later fences with one of them may, too."""
     shown_closers: set[str] = field(factory=set)
     """Reasoning closers that count as text from here on, because their opener was shown as text or an earlier closer
     closed nothing.
@@ -205,6 +209,8 @@ class Machine:
         """Make the candidate a call: emit `CallStart`, then the arguments that arrived before the name."""
         candidate, reader = self.candidate, self.reader
         candidate.committed = True
+        if candidate.info is not None:
+            self.text_state.wrapping_infos.add(candidate.info)
         self.frames.apply(Input.COMMIT)
         # `release` precedes `CallStart` because the buffered pieces are syntax and precede the arguments in the ledger.
         # `index` and `remaining` belong to the new call, so they are set before the early arguments are emitted.

@@ -234,3 +234,192 @@ def test_a_call_after_text_is_found_as_early_as_without_it(form: str) -> None:
 def test_code_does_not_depend_on_pieces(text: str) -> None:
     whole = text.replace("{}", write([CALL], "tool_call").strip("\n"))
     assert {calls_of(whole, size) for size in range(1, 12)} == {calls_of(whole, len(whole))}
+
+
+@each("before", ["a\n{}    ", "a\r\n{}    ", "a `b\n{}    x ", "T\n\n{}      "])
+@each("blank", [" \r\n", "\t\r\n", "  \r\n", " \n", "\r\n", "    \r\n \r\n"])
+def test_a_blank_line_may_end_in_a_carriage_return(before: str, blank: str) -> None:
+    for form in ("tool_call", "invoke", "qwen3_coder"):
+        text = before.format(blank) + lines(write([CALL], form).strip("\n"), "    ", "")
+        assert {calls_of(text, size) for size in SIZES} == {0}, text
+
+
+HELD = (
+    "x `a {}",
+    "x `a\n{}",
+    "{}",
+    "a\n{}",
+    "~~~{}",
+    "a: {}",
+    "a: ```{}",
+    "- {}",
+    "- a\n    ```\n    x\n{}",
+    "a\n```\n{}",
+)
+
+
+@each("before", HELD)
+def test_little_text_is_held(before: str) -> None:
+    """At most 64 newlines, and as many other characters, wait for the text after them."""
+    for unit in ("\n", "\r\n", "1", "-", "=", "_", "*", "`", "~", " ", "\t", "- ", "\n ", ":", "a", "# "):
+        for size in (1, 4):
+            parser, most = Parser(TOOLS), 0
+            for piece in pieces(before.format(unit * 1000), size):
+                parser.feed(piece)
+                most = max(most, parser.held)
+            assert most <= 2 * 64 + 4, (before, unit, most)
+
+
+# --- fences after other text on their line, in list items, and under code
+
+READ = ("tool_call", "invoke", "qwen3_coder", "labelled")
+JSON_CALL = '{"tool": "ping", "arguments": {}}'
+
+
+def check_count(form: str, text: str, count: int) -> None:
+    """Check the number of calls in a text in which `{}` stands for a call in a format, at several sizes."""
+    whole = text.replace("{}", write([CALL], form).strip("\n"))
+    for options in formats_of(form):
+        found = [calls_of(whole, size, **options) for size in (1, 3, 10_000)]
+        assert found == [count] * 3, (whole, options, found)
+
+
+MENTIONS = (
+    "Wrap it in triple backticks (```).",
+    "Use ``` to open a fence.",
+    "Use ```python to start.",
+    "Use ```a``` or ```.",
+    "Use ```",
+    "Use ```\nto open a fence.",
+    "Use ````json",
+    "- Use ```\n- Then",
+    "* Use ```xml\n* Then",
+    "1. Use ```\n2. Then",
+    "# Use ```",
+    "| a | ``` |\n|-|-|",
+    "Use `````` or so.",
+    "Note: ```python and ```.",
+    "- ```python and more.",
+)
+
+
+@each("form", READ)
+def test_backticks_that_are_only_mentioned_end_with_their_paragraph(form: str) -> None:
+    for text in MENTIONS:
+        check_count(form, f"{text}\n\nNow.\n\n{{}}", 1)
+        check_count(form, f"{text}\n\n{{}}", 1)
+        check_count(form, f"{text}\n\n```\nx\n{{}}\n```\n", 0)
+
+
+BEFORE_FENCE = ("The page says: ", "**It says:** ", "It says:", "- ", "12. ", "- 1) ", "* **It says**: ", "It:\t")
+
+
+@each("form", READ)
+def test_a_fence_may_follow_a_colon_or_the_marker_of_a_list_item(form: str) -> None:
+    for before in BEFORE_FENCE:
+        for info in ("", "xml", "text"):
+            for fence in ("```", "````"):
+                check_count(form, f"Well.\n\n{before}{fence}{info}\n\n# x\n{{}}\n\n{fence}\n", 0)
+                check_count(form, f"Well.\n\n{before}{fence}{info}\n\n# x\n\n{fence}\n\n{{}}", 1)
+
+
+def test_a_fence_that_announces_a_call_may_follow_text_on_its_line() -> None:
+    for before in BEFORE_FENCE:
+        for info in ("json action", "tool_call", "tool_use", "tool_code"):
+            for call in (JSON_CALL, write([CALL], "tool_call").strip("\n")):
+                for size in SIZES:
+                    assert calls_of(f"Well.\n{before}```{info}\n{call}\n```\nDone.", size) == 1, (before, info, call)
+
+
+@each("form", MARKED)
+def test_a_fence_may_follow_reasoning_on_its_line(form: str) -> None:
+    for thought in ("<think>x</think>", "</think>", "<think>x\n</think> "):
+        for info in ("", "xml", "json"):
+            written = write([CALL], form).strip("\n")
+            if "```" in written or "\n~~~" in written:
+                continue
+            for size in SIZES:
+                text = f"{thought}```{info}\n{written}\n```"
+                assert calls_of(text, size, formats=formats_of(form)[0]["formats"]) == 1, text
+
+
+ITEMS = (
+    ("10. ", 4),
+    ("- ", 4),
+    ("- ", 2),
+    ("-   ", 4),
+    ("1. **Run**: ", 4),
+    ("1) a\n     - ", 7),
+    ("10. a:\n    ", 4),
+    ("- a\n\n    ", 4),
+    ("- a:\n    ", 4),
+    ("1. a:\n     ", 5),
+    ("- a\n  - b\n    - c:\n      ", 6),
+    ("- a\n  - b\n    - ", 6),
+    ("- a\n  - b\n    - c\n      - d:\n\t", 8),
+)
+
+
+@each("form", READ)
+def test_a_fence_in_a_list_item_ends(form: str) -> None:
+    for before, column in ITEMS:
+        for fence in ("```py", "```", "~~~", "~~~ py"):
+            if fence[0] == "~" and "**" in before:  # not a fence
+                continue
+            blank = " " * column
+            for content in ("x\n", "", f"x\n\n{blank}  y\n"):
+                end = f"{blank}{content}{blank if content else ''}{fence[:3]}"
+                check_count(form, f"Well:\n\n{before}{fence}\n{end}\n\n{{}}", 1)
+
+
+@each("form", READ)
+def test_a_call_in_a_fence_of_a_list_item_is_text(form: str) -> None:
+    quoted = write([CALL], form).strip("\n")
+    for before, column in ITEMS:
+        for fence in ("```xml", "~~~", "~~~ xml"):
+            if fence[0] == "~" and "**" in before:
+                continue
+            for first in ("", "x\n"):
+                text = lines(f"{first}{quoted}\n{fence[:3]}", " " * column)
+                for size in (1, 3, 10_000):
+                    whole = f"Well:\n\n{before}{fence}\n{text}\n"
+                    assert calls_of(whole, size, **formats_of(form)[0]) == 0, whole
+
+
+@each("form", READ)
+def test_tildes_under_code_open_no_fence(form: str) -> None:
+    for code in (
+        "foo:\n    bar(x);\n    ~~~ ^ ~~~\n\nfix",
+        "error: foo\n    bar(x);\n    ~~~~^\n\nI fix it.",
+        "error TS2322:\n\n5   const a\n        ~~~\n\nI fix it.",
+        "error:\n  x = y\n  ~~~~^~~~\nI fix it.",
+        "error:\nx = y\n~~~~^~~~\nI fix it.",
+        "~~~ a ~~~ and ~~~~",
+    ):
+        check_count(form, f"{code}\n\n{{}}", 1)
+
+
+@each("form", READ)
+def test_a_closing_line_that_is_indented_too_far_is_content(form: str) -> None:
+    for fence, end in itertools.product(("~~~y", "```y"), ("\t", " \t", "    ", "   \t")):
+        check_count(form, f"x\n{fence}\nz\n{end}{fence[:3]}\n{{}}\n{fence[:3]}\n", 0)
+        check_count(form, f"x\n{fence}\nz\n   {fence[:3]}\n\n{{}}\n", 1)
+
+
+@each("info", ["", "xml", "tool", "json"])
+def test_later_fences_are_read_as_the_first_one_that_contained_a_call(info: str) -> None:
+    fence = f"```{info}\n{{}}\n```"
+    for form in ("tool_call", "invoke", "qwen3_coder"):
+        check_count(form, f"{fence}\n\nand\n\n{fence}", 2)
+        check_count(form, f"{fence}\nand\n{fence}\nand\n\n{fence}\n", 3)
+        check_count(form, f"{fence}\n\nand\n\n```other\n{{}}\n```\n", 1)
+        check_count(form, f"```{info}\nx\n```\n\nand\n\n{fence}", 0)
+
+
+@each("ending", ["s", "es", "ed", "d", "'s"])
+def test_an_ending_after_code_does_not_begin_code(ending: str) -> None:
+    for form in READ:
+        for code in ("`foo`", "``foo``", "`a` and `b`"):
+            if form != "labelled":
+                check_count(form, f"The {code}{ending} are here. {{}}", 1)
+            check_count(form, f"The {code}{ending} are here.\n{{}}", 1)
