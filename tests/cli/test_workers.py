@@ -158,6 +158,13 @@ def test_workers_share_stored_responses_and_counts(tmp_path: Path):
             return answer.raise_for_status().json()
 
         begun = post(input="Hi")["id"]
+
+        def found() -> bool:
+            """Return whether the reply is found, whichever worker is asked."""
+            url = f"{process.url}/v1/responses/{begun}"
+            return all(httpx.get(url, trust_env=False).is_success for _ in range(8))
+
+        wait_for(found, "the other worker finds the reply")
         for _ in range(STREAMS - 1):
             post(input="And?", previous_response_id=begun)
 

@@ -114,5 +114,5 @@ def test_the_figures_in_the_docs_are_current(found: list[Found]):
     none = len(found) - len(some)
     assert f"the {len(found)} corpus replies that are neither" in page
     assert f"streamed in pieces of {SIZE} characters" in page
-    assert f"{none} ({none / len(found):.0%}) are not buffered at all;" in page
-    assert f"(median {statistics.median(some):.0f}, at most {max(some)})" in page
+    assert f"{none / len(found):.0%} are not buffered at all;" in page
+    assert f"a median of {statistics.median(some):.0f} and at most {max(some)} characters" in page
