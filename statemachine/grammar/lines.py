@@ -135,9 +135,14 @@ def begins_quote(machine: Machine, begin: int, markers: Markers[Marked] | None) 
     text = machine.reader.text
     if text[begin] not in BEGIN_QUOTES or not scanner_of(machine).blocks:
         return False
-    if text[begin] != ">":
-        return any(match(text, begin) for match in (item_begins, quote_in_item, fence_in_item))
-    return markers is None or markers.match(text, begin) is None
+    if markers is not None and markers.match(text, begin) is not None:
+        return False
+    if text[begin] == ">":
+        return True
+    # Newlines before a label are markup, so they wait while a label may begin with the marker of a list item.
+    if machine.tables.line.match(text, begin) is not None:
+        return False
+    return any(match(text, begin) for match in (item_begins, quote_in_item, fence_in_item))
 
 
 def begins_item(machine: Machine, newlines: int) -> bool:
@@ -153,7 +158,8 @@ def begins_item(machine: Machine, newlines: int) -> bool:
     elif found := fence_in_item(reader.text, begin):
         emit_text(machine, found.end() - reader.at)
         past.place = LinePlace.ITEM
-    elif found := item_begins(reader.text, begin):
+    # Newlines before an opener are markup, so they wait while an opener may begin with the marker of a list item.
+    elif scanner_of(machine).at.match(reader.text, begin) is None and (found := item_begins(reader.text, begin)):
         emit_text(machine, len(reader.text) - reader.at)
         past.place = ITEM_PLACES[(found.lastindex or 1) - 1]
     else:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from support.statemachine_fold import pieces
+from support.statemachine_fold import fold, pieces
 from support.sweeps import each
 
-from statemachine import FORMATS, OPT_IN, Call, CallStart, Parser, write
+from statemachine import FORMATS, OPT_IN, Call, CallStart, Event, Format, Parser, write
+from statemachine.formats import JsonBody, NameRule, Variant
 
 TOOLS: dict[str, Any] = {
     "send_money": {"type": "object", "properties": {"to": {"type": "string"}, "amount": {"type": "integer"}}},
@@ -423,3 +424,21 @@ def test_an_ending_after_code_does_not_begin_code(ending: str) -> None:
             if form != "labelled":
                 check_count(form, f"The {code}{ending} are here. {{}}", 1)
             check_count(form, f"The {code}{ending} are here.\n{{}}", 1)
+
+
+@pytest.mark.parametrize("opener", ["-> call ", "* call ", "+call ", "1. call ", "12) call ", "> call "])
+@pytest.mark.parametrize("before", ["", "<think>A</think>", "Hello.", "- one\n- two", "> quoted"])
+@pytest.mark.parametrize("lines", ["\n", "\n\n", "\n \n"])
+def test_newlines_before_an_opener_like_a_marker_of_a_block_are_markup(opener: str, before: str, lines: str) -> None:
+    """Whatever the pieces: the opener waits with its newlines until it differs from such a marker."""
+    form = Format("arrow", openers=(opener,), variants=(Variant(JsonBody(), NameRule(ends=("{",))),), close="<end>")
+    text = f"{before}{lines}{opener}ping {{}}<end>"
+
+    def read(size: int) -> list[Event]:
+        parser = Parser(TOOLS, formats=(form,))
+        return [event for piece in pieces(text, size) for event in parser.feed(piece)] + parser.close()
+
+    whole = read(len(text))
+    assert sum(isinstance(event, CallStart) for event in whole) == 1
+    for size in range(1, 8):
+        assert fold(read(size)) == fold(whole), size
