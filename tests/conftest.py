@@ -23,6 +23,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 """Each of the processes that the tests start would compile our modules again."""
 
+gc.disable()
+"""Until the tests are collected: nothing that their modules import would be freed."""
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """A script's background jobs ignore SIGINT, and so would each process that a test starts and interrupts."""
 
@@ -62,7 +65,7 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 law.enforce()  # check every event in every test against the tables of `statemachine.machine.states`
-settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("steady")  # the same examples in every run; `-m long` tries new ones
 
 
@@ -106,6 +109,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
+    gc.enable()
 
 
 @pytest.fixture(params=["asyncio", "trio"])

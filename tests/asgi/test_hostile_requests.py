@@ -144,7 +144,7 @@ SCHEMAS: dict[str, Callable[[int], Any]] = {
 @each("way", WAYS)
 @each("kind", SCHEMAS)
 def test_the_cost_of_a_schema_is_linear(kind: str, way: str) -> None:
-    assert growth(lambda size: asked(SCHEMAS[kind](size), WAYS[way]), 400) < ALLOWED
+    assert growth(lambda size: asked(SCHEMAS[kind](size), WAYS[way]), 200) < ALLOWED
 
 
 # --- calls and results
@@ -183,7 +183,7 @@ def test_the_cost_of_a_history_is_linear(kind: str, client: str, roles: str) -> 
         body = json.dumps(write(client, Ask(HISTORIES[kind](size), TOOLS))).encode()
         return lambda: exchange(body, client, roles=roles)
 
-    assert growth(prepare, 1000) < ALLOWED
+    assert growth(prepare, 500) < ALLOWED
 
 
 # --- texts searched for quoted calls
@@ -252,7 +252,7 @@ def test_the_cost_of_one_delta_is_linear(kind: str, client: str) -> None:
 
         return run
 
-    assert growth(prepare, 250) < ALLOWED
+    assert growth(prepare, 150) < ALLOWED
 
 
 # --- memory

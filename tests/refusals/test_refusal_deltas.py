@@ -1,8 +1,9 @@
 """The cost of refusal detection for an answer: no byte changes, and only a possible refusal is delayed.
 
-Every reply of the corpus that is neither a denial nor an announcement is sent through the complete middleware twice, in
-each client protocol: with `refusals = "retry"` and with `"pass"`. The client receives the same events, with the same
-bytes and the same boundaries. Some of the first ones may arrive together, in the write that rules out a denial.
+Every reply of the corpus that is neither a denial nor an announcement (in protocols other than Chat Completions, every
+fourth) is sent through the complete middleware twice: with `refusals = "retry"` and with `"pass"`. The client receives
+the same events, with the same bytes and the same boundaries. Some of the first ones may arrive together, in the write
+that rules out a denial.
 """
 
 import json
@@ -83,7 +84,7 @@ def found(request: pytest.FixtureRequest) -> list[Found]:
         client = request.param
         return [
             Found(text, await received(client, text, "pass"), await received(client, text, "retry"), client)
-            for text in NEGATIVES
+            for text in NEGATIVES[:: 1 if client == "chat" else 4]
         ]
 
     return anyio.run(all_of_them)
@@ -108,6 +109,7 @@ def joined(writes: list[bytes], most: int) -> list[bytes]:
     return [b"".join(writes[: most + 1]), *writes[most + 1 :]] if most else writes
 
 
+@pytest.mark.parametrize("found", ["chat"], indirect=True)
 def test_the_figures_in_the_docs_are_current(found: list[Found]):
     page = " ".join((ROOT / "docs" / "when-the-model-does-not-call.md").read_text(encoding="utf-8").split())
     some = [one.waited for one in found if one.waited]
