@@ -24,10 +24,14 @@ from pathlib import Path
 from typing import IO
 
 from streamtool.cli import main
+from streamtool.server.services import default_phrases, precompile
+from streamtool.settings import Settings
 
 IMPORTED = (
     "anyio._backends._asyncio",
     "anyio._backends._trio",
+    "httpx",
+    "pydantic.fields",
     "streamtool.cli.serve",
     "streamtool.cli.servers.hypercorn",
     "streamtool.cli.servers.uvicorn",
@@ -129,6 +133,8 @@ def serve(channel: socket.socket) -> None:
         importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()):
         main(["--version"])  # typer imports more when it runs
+    precompile(Settings().formats)  # as each server does when it starts
+    default_phrases()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
