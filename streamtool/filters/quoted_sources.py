@@ -6,16 +6,20 @@ references resolved once and twice.
 
 File tools put something before each line: a number, a file name, a sign for a change or a comment. A model usually
 omits it. So wherever a line of a source begins, a comparison may skip a prefix of that line, provided that the prefixes
-of all lines of one call have the same shape: the same punctuation between words and numbers. The parts of messages and
-results are read as one text, so a call may also begin in one and end in another.
+of all lines of one call have the same shape, which is the same punctuation between words and numbers, or end in the
+same column. It may also skip the same punctuation at the end of each line. The parts of messages and results are read
+as one text, so a call may also begin in one and end in another.
 """
 
+import json
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from html import entities, unescape
 from itertools import accumulate, chain, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from streamtool.core.conversation import Conversation, TextPart
 from streamtool.core.invisible import CLASS as INVISIBLE_CLASS
@@ -33,27 +37,30 @@ _MANY: Final = 64
 """Number of tools above which each word of a text is looked up among their names, instead of searching for each
 name.
 """
-_BEFORE: Final = frozenset("\"'=>:@[]|.()</{}▁,;\n`n“”‘’→+-#*%!│┃~")
+_BEFORE: Final = frozenset("\"'=>:@[]|.()</{}▁,;\n`n“”‘’„‟‚‛«»‹›″′＂＇→+-#*%!│┃~")
 """Characters that precede a name in call syntax, or that end the prefix of a line, apart from blanks and numbers. An
 escaped newline leaves the `n`.
 """
 _NUMBERED: Final = re.compile(r"(?:\A|[\n\\n])[ \t]*(?:\w?\d+|rem|dnl)[ \t\\t]+\Z", re.IGNORECASE)
 """Matches a line number, or a word that begins a comment, before a name."""
-_AFTER: Final = r"(?=\s*\\*(?:[\"'“”‘’>{(\[<|:=/`}&]|\\n|--|\*[/)]|[-#%]\}|│)|\s*\n|\s*\Z)"
+_AFTER: Final = (
+    r"(?=\s*\\*(?:[\"'“”‘’„‟‚‛«»‹›″′＂＇>{(\[<|:=/`}&]|\\n|--|\*[/)]|[-#%]\}|│)"
+    r"|\s*(?:(?:\^M)?[^\w\s]{1,4}\s*)?(?:[\n\r\v\f\x85\u2028\u2029]|\Z))"
+)
 _WORD: Final = re.compile(r"\w+")
-_ESCAPE: Final = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|[nrt])?")
+_ESCAPE: Final = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|[nrt])?")
 _ESCAPED: Final = {"n": "\n", "t": "\t"}
 """Escapes that a line prefix may contain, and what they denote."""
-_CUT: Final = re.compile(r"(?<!\\)\\++(?:u[0-9a-fA-F]{0,3}+)?+\Z")
+_CUT: Final = re.compile(r"(?<!\\)\\++(?:u[0-9a-fA-F]{0,3}+|x[0-9a-fA-F]?+)?+\Z")
 _ENDLESS: Final = re.compile(r"&#[0-9]{1000,}+")
 """Matches character references with more digits than `int` accepts; they cannot denote a character."""
-_COLORS: Final = re.compile("\x1b\\[[0-?]*+[ -/]*+[@-~]")
-"""Matches control sequences of terminals, which color the output of some tools."""
+_COLORS: Final = re.compile("\x1b(?:\\[[0-?]*+[ -/]*+[@-~]|\\][^\x07\x1b]*+(?:\x07|\x1b\\\\?))")
+"""Matches control sequences of terminals, which some tools use for colors and links."""
 _CONTROLS: Final = tuple(char for char in map(chr, range(128)) if INVISIBLE.match(char))
 """The invisible characters of ASCII."""
 _HIDDEN: Final = re.compile(f"[\0-\b\x0e-\x1b\x7f-\U0010ffff](?<=[{INVISIBLE_CLASS}])")
 """Matches invisible characters; faster than `INVISIBLE` in text that is mostly ASCII."""
-_NO_COMPARISON: Final = f"\"'`>“”‘’\ud800-\udfff\U00010000-\U0010ffff{INVISIBLE_CLASS}"
+_NO_COMPARISON: Final = f"\"'`>“”‘’„‟‚‛«»‹›″′＂＇\ud800-\udfff\U00010000-\U0010ffff{INVISIBLE_CLASS}"
 """Characters that comparisons ignore, apart from whitespace. They include those beyond the basic plane, which may be
 written as two escapes.
 """
@@ -65,12 +72,16 @@ _IGNORED_ASCII: Final = {code: None for code in range(128) if _IGNORED.match(chr
 
 _CODES: Final = re.compile(r"\\u([0-9a-fA-F]{4})").findall
 _HIDDEN_CODES: Final = (
-    r"00(?:0[9ad]|[2-7][0-9a-f]|ad)|034f|06[01d][0-9a-f]|070f|08[9e][0-9a-f]|115f|1160|17b[45]|180[b-f]|200[b-f]"
+    r"00(?:0[9ad]|1b|[2-7][0-9a-f]|ad)|034f|06[01d][0-9a-f]|070f|08[9e][0-9a-f]|115f|1160|17b[45]|180[b-f]|200[b-f]"
     r"|202[a-e]|206[0-9a-f]|2192|250[0-3]|2800|3164|fe0[0-9a-f]|feff|ffa0|fff[0-9ab]|db[48][0-9a-f]"
 )
 _HIDDEN_CODE: Final = re.compile(_HIDDEN_CODES, re.IGNORECASE)
 _HIDDEN_ESCAPE: Final = re.compile(rf"\\+u({_HIDDEN_CODES}|d[c-f][0-9a-f]{{2}})", re.IGNORECASE)
 """Matches escapes of characters that a name consists of, that are invisible in it, or that end the prefix of a line."""
+_BYTE_ESCAPE: Final = re.compile(r"\\+x([0-9a-fA-F]{2})")
+_NAME_ESCAPES: Final = ("\\_", "\\-", "\\.")
+"""Escapes of the punctuation in names, as converters to Markdown write them."""
+_NAME_ESCAPE: Final = re.compile(r"\\+(?=[_.-])")
 _HIDDEN_NAMES: Final = sorted(
     name
     for name, char in entities.html5.items()
@@ -79,13 +90,27 @@ _HIDDEN_NAMES: Final = sorted(
 _HIDDEN_REFERENCE: Final = re.compile(f"&(?:amp;)*+(?:#|{'|'.join(_HIDDEN_NAMES)})")
 """Matches the beginning of a character reference that may denote a part of a name, or something invisible in it."""
 
+_BREAK: Final = re.compile(r"<(?:br|/p|/div|/li|/tr|/pre)\b[^<>]*+>")
+_TAG: Final = re.compile(
+    r"<(?=[a-z/])/?(?:a|b|br|code|div|em|font|i|kbd|li|mark|ol|p|pre|s|samp|small|span|strong|sub|sup|table|tbody|td|th"
+    r"|thead|tr|tt|u|ul|var|wbr)\b[^<>]*+>"
+)
+"""Matches tags of HTML with which pages display and color code."""
+_MAX_DEPTH: Final = 16
+"""Maximum number of fields around a string in JSON."""
+_MIN_JSON: Final = 40
+"""Minimum number of characters of a JSON text that could contain the lines of a call."""
+_NEAR: Final = 16 * 1024
+"""Number of characters to read on either side of a text that may contain a call."""
+
 _LONGEST_PREFIX: Final = 160
 """Maximum number of characters of a line's prefix."""
 _TOKEN: Final = re.compile(r"\w+|[^\w\s]")
-_COMMENT: Final = re.compile(r"<[!%]|\{[#%!{-]")
-"""Matches the beginning of a comment whose sign contains what begins a value or a tag."""
-_SUFFIX: Final = re.compile(r"(?:-*%|-{2,}\}*|\*[/)]|[-#]\}|[│┃|#*])\Z")
-"""Matches the end of a comment, or of a table row, at the end of a line in the form in which it is compared."""
+_COMMENT: Final = re.compile(r"<(?:[!%\s]|[\w@+~.-]{1,32}>\s)|\{[#%!{-]")
+"""Matches the beginning of a comment, or of another prefix, that contains what begins a value or a tag."""
+_LONGEST_SUFFIX: Final = 4
+_SUFFIX: Final = re.compile(r"(?:[^\w\s{}\[\]()<>]{1,4}|-{2,}\}{1,2}|\*[/)]|[-#]\}|\]{2}|\^M\$)\Z")
+"""Matches the end of a comment, of a table row or of a line with a marked end, in the form in which it is compared."""
 _PART_SUFFIX: Final = re.compile(r"[\]})]+\Z")
 """Matches what closes the encoding of a part."""
 _ANCHOR: Final = re.compile(f"(?![{_BLANKS}\n{_NO_COMPARISON}])(?:[\\[{{(]|[^\\w\\s]{{0,2}}\\w*)")
@@ -94,9 +119,40 @@ _MAX_PLACES: Final = 64
 """Number of places in one passage of the sources where a call may continue, above which all of it counts as found."""
 
 _Shape = tuple[str, ...]
-_Position = tuple[int, _Shape | None, bool]
-"""A position in the comparable text, the shape of the prefixes that were skipped so far (None: none were), and whether
-it is the beginning of a line whose prefix may still be skipped.
+
+
+class _Skipped(NamedTuple):
+    """What the skipped prefixes and suffixes of a call's lines have in common."""
+
+    shape: _Shape | None = None
+    """The shape of the prefixes; None if there are none so far, or if their shapes differ."""
+    least: int = 0
+    """The first column in which all lines may continue after their prefixes."""
+    most: int = sys.maxsize
+    """The last such column. If it is less than `least`, the columns differ."""
+    suffix: str | None = None
+    """The suffix of the lines; None if no line has ended so far."""
+
+    def with_prefix(self, other: "_Skipped") -> "_Skipped | None":
+        """Return what these prefixes and another one have in common, or None if that is nothing."""
+        if other is _ANY:
+            return self
+        least, most = max(self.least, other.least), min(self.most, other.most)
+        shape = other.shape if other.shape == self.shape or self[:3] == _ANY[:3] else None
+        return None if shape is None and least > most else _Skipped(shape, least, most, self.suffix)
+
+    def with_suffix(self, suffix: str) -> "_Skipped | None":
+        """Return the same with this suffix, or None if the suffixes differ."""
+        if self.suffix is None:
+            return _Skipped(self.shape, self.least, self.most, suffix)
+        return self if self.suffix == suffix else None
+
+
+_ANY: Final = _Skipped()
+"""The prefix of a part, which fits all others."""
+_Position = tuple[int, _Skipped, bool]
+"""A position in the comparable text, what has been skipped so far, and whether it is the beginning of a line whose
+prefix may still be skipped.
 """
 
 
@@ -197,13 +253,34 @@ def _near_calls(texts: list[str], names: set[str]) -> list[str]:
     seams = [f"{before[-reach:]}{after[:reach]}" for before, after in pairwise(texts)] if names else []
     if seams and _may_contain_call(_revealed("\n".join(seams)), names):  # a name may end in the next part
         found.update(at for at, seam in enumerate(seams) if _may_contain_call(_revealed(seam), names))
-    return [text for at, text in enumerate(texts) if not found.isdisjoint((at - 1, at, at + 1))]
+    kept = _up_to_near(texts, found) | {
+        len(texts) - 1 - at for at in _up_to_near(texts[::-1], {len(texts) - 1 - at for at in found})
+    }
+    return [texts[at] for at in sorted(kept)]
+
+
+def _up_to_near(texts: list[str], found: set[int]) -> set[int]:
+    """Return the indices in `found`, and those of the texts that begin within `_NEAR` characters after one of them."""
+    kept, room = set[int](), 0
+    for at, text in enumerate(texts):
+        if at in found:
+            room = _NEAR
+        elif room > 0:
+            room -= len(text) + 1
+        else:
+            continue
+        kept.add(at)
+    return kept
 
 
 def _revealed(text: str) -> str:
     """Return the text without the invisible characters, escapes and character references that may hide a name."""
     if "\\u" in text and any(_HIDDEN_CODE.match(code) for code in set(_CODES(text))):
         text = _HIDDEN_ESCAPE.sub(lambda found: "" if found[1][0] in "dD" else chr(int(found[1], 16)), text)
+    if "\\x" in text:
+        text = _BYTE_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    if any(escape in text for escape in _NAME_ESCAPES):
+        text = _NAME_ESCAPE.sub("", text)
     if "&" in text and _HIDDEN_REFERENCE.search(text):
         text = _resolved(_resolved(text))
     if "\x1b" in text:
@@ -235,7 +312,7 @@ def _may_contain_call(text: str, names: set[str]) -> bool:
         if left < 0:
             return True
         for start in (end - length for length in lengths if length <= end):
-            if text[start:end] in names and _begins_call(text, start):
+            if text[start:end] in names and (_begins_call(text, start) or _begins_expression(text, start, end)):
                 return True
     return False
 
@@ -251,14 +328,28 @@ def _names_in(names: set[str], text: str) -> set[str]:
 def _begins_call(text: str, start: int) -> bool:
     """Return whether the text before a name that begins at `start` could be call syntax."""
     around = text[max(0, start - 64) : start]
-    before = around.rstrip(" \t\\")
-    return not before or before[-1] in _BEFORE or _NUMBERED.search(around) is not None
+    before = around.rstrip(f"{_BLANKS}\\")
+    if not before or before[-1] in _BEFORE or _NUMBERED.search(around) is not None:
+        return True
+    return len(f".{around[len(before) :]}.".splitlines()) > 1
+
+
+def _begins_expression(text: str, start: int, end: int) -> bool:
+    """Return whether the name at these positions is a word that a parenthesis follows directly."""
+    return text.startswith("(", end) and not (text[start - 1].isalnum() or text[start - 1] == "_")
 
 
 def _readings(texts: tuple[str, ...]) -> "Iterator[_Reading]":
-    """Yield the sources as they are, and with character references resolved once and twice."""
+    """Yield the sources as they are, with the strings of JSON as lines, as a page displays them, and with character
+    references resolved once and twice.
+    """
     parts = [_plain(text) for text in texts]
     yield _Reading(parts)
+    lists = [_lines_in_json(text) for text in texts]
+    if any(lists):
+        yield _Reading([_plain(lines) if lines else part for lines, part in zip(lists, parts, strict=True)])
+    if any("<" in part and _TAG.search(part) for part in parts):
+        yield _Reading([_plain(_resolved(_TAG.sub("", _BREAK.sub("\n", part)))) for part in parts])
     for _ in range(2):
         if not any("&" in part for part in parts):
             return
@@ -267,6 +358,50 @@ def _readings(texts: tuple[str, ...]) -> "Iterator[_Reading]":
             return
         parts = resolved
         yield _Reading(parts)
+
+
+def _lines_in_json(text: str, depth: int = 0) -> str:
+    """Return the strings in a JSON text, or in lines of JSON, if any field has several: each field's strings together,
+    as lines. Return "" for other text. `depth` is the number of fields around the text.
+    """
+    fields: dict[tuple[str, ...], list[str]] = {}
+    for document in _documents(text):
+        _collect_strings(document, (), depth, fields)
+    if all(len(strings) == 1 for strings in fields.values()):
+        return ""
+    return "\n".join(chain.from_iterable(fields.values()))
+
+
+def _documents(text: str) -> list[object]:
+    """Return the values in a text that is JSON, or has JSON in each line; none if it is something else."""
+    text = text.strip()
+    if len(text) < _MIN_JSON or text[0] not in "{[":
+        return []
+    for array in (f"[{text}]", f"[{','.join(filter(str.strip, text.splitlines()))}]"):
+        with suppress(ValueError, RecursionError):
+            found: list[object] = json.loads(array)
+            return found
+    return []
+
+
+def _collect_strings(
+    value: object, path: tuple[str, ...], depth: int, fields: dict[tuple[str, ...], list[str]]
+) -> None:
+    """Add the strings in a value to the lists in `fields`. A string that contains such JSON counts as its lines."""
+    if depth + len(path) > _MAX_DEPTH:
+        return
+    match value:
+        case str():
+            lines = _lines_in_json(value, depth + len(path) + 1) if len(value) >= _MIN_JSON else ""
+            fields.setdefault(path, []).extend(lines.split("\n") if lines else (value,))
+        case list():
+            for item in value:
+                _collect_strings(item, path, depth, fields)
+        case dict():
+            for key, item in value.items():
+                _collect_strings(item, (*path, key), depth, fields)
+        case _:
+            pass
 
 
 def _plain(text: str) -> str:
@@ -279,7 +414,8 @@ def _plain(text: str) -> str:
 
 
 def _decoded(escape: re.Match[str]) -> str:
-    return chr(int(escape[1], 16)) if escape[1] else _ESCAPED.get(escape[0][-1], "")
+    code = escape[1] or escape[2]
+    return chr(int(code, 16)) if code else _ESCAPED.get(escape[0][-1], "")
 
 
 def _comparable(text: str) -> str:
@@ -298,7 +434,7 @@ class _Reading:
     __slots__ = ("_breaks", "_compared", "_firsts", "_lines", "_parts", "_prefixes", "flat")
 
     def __init__(self, parts: list[str]) -> None:
-        self._parts = parts
+        self._parts = parts = ["\n".join(f"{part}.".splitlines())[:-1] for part in parts]
         self._compared = [_comparable_lines(part) for part in parts]
         self.flat = "".join(self._compared).replace("\n", "")
         """The text in the form in which it is compared."""
@@ -308,7 +444,7 @@ class _Reading:
         """The positions where lines begin, in order."""
         self._firsts: set[int] = set()
         """The positions where parts begin."""
-        self._prefixes: dict[int, list[tuple[int, _Shape | None]]] = {}
+        self._prefixes: dict[int, list[tuple[int, _Skipped]]] = {}
 
     def starts(self, anchor: str, name: str, reach: int) -> Iterator[int]:
         """Yield each position where this call opening occurs and the call's name follows within `reach` characters."""
@@ -342,31 +478,31 @@ class _Reading:
                 continue
             known.add(step)
             sources.steps -= 1
-            (at, shape, begins), done = step
+            (at, skipped, begins), done = step
             line = bisect_right(breaks, at)
             end = breaks[line] if line < len(breaks) else len(flat)
             if begins:
-                for length, skipped in self._prefixes_at(at):
-                    if shape is None or skipped is None or skipped == shape:
-                        place = (at + length, shape if skipped is None else skipped, at + length == end < len(flat))
-                        waiting.append((place, done))
+                for length, prefix in self._prefixes_at(at):
+                    if (common := skipped.with_prefix(prefix)) is not None:
+                        waiting.append(((at + length, common, at + length == end < len(flat)), done))
                 continue
             left = len(text) - done
             if flat.startswith(text[done : done + end - at], at):
                 if left < end - at:
-                    reached.add((at + left, shape, False))
+                    reached.add((at + left, skipped, False))
                     continue
-                place = (end, shape, end < len(flat))
+                common = skipped if end in self._firsts else skipped.with_suffix("")
                 if left == end - at:
-                    reached.add(place)
-                elif place[2]:
-                    waiting.append((place, done + end - at))
-            for ending in (_SUFFIX, _PART_SUFFIX) if end in self._firsts else (_SUFFIX,):
-                suffix = ending.search(flat, max(at, end - 8), end)
-                if suffix is not None and end < len(flat) and left >= suffix.start() - at:
-                    length = suffix.start() - at
-                    if flat.startswith(text[done : done + length], at):
-                        waiting.append(((end, shape, True), done + length))
+                    reached.add((end, skipped if common is None else common, common is not None and end < len(flat)))
+                elif common is not None and end < len(flat):
+                    waiting.append(((end, common, True), done + end - at))
+            if end == len(flat):
+                continue
+            for start in _suffixes(flat, max(at, end - _LONGEST_SUFFIX), end, part=end in self._firsts):
+                length = start - at
+                common = skipped if end in self._firsts else skipped.with_suffix(flat[start:end])
+                if common is not None and left >= length and flat.startswith(text[done : done + length], at):
+                    waiting.append(((end, common, True), done + length))
         return reached
 
     def _split(self) -> None:
@@ -379,8 +515,8 @@ class _Reading:
             self._breaks += accumulate(map(len, lines[:-1]), initial=at)
             at = self._breaks[-1] + len(lines[-1])
 
-    def _prefixes_at(self, at: int) -> list[tuple[int, _Shape | None]]:
-        """Return the prefixes of the line that begins here: their lengths and shapes. None fits any shape."""
+    def _prefixes_at(self, at: int) -> list[tuple[int, _Skipped]]:
+        """Return the prefixes of the line that begins here: their lengths and what must agree with other lines."""
         found = self._prefixes.get(at)
         if found is None:
             line = self._lines[bisect_right(self._breaks, at) - 1][:_LONGEST_PREFIX]
@@ -389,15 +525,16 @@ class _Reading:
         return found
 
 
-def _prefixes(line: str) -> Iterator[tuple[int, _Shape]]:
-    """Yield the prefixes that may be skipped on this line: their lengths when compared, and their shapes.
+def _prefixes(line: str) -> Iterator[tuple[int, _Skipped]]:
+    """Yield the prefixes that may be skipped on this line: their lengths when compared, their shapes, and the columns
+    in which the line may continue.
 
     No prefix contains what begins a value or a tag. The signs of changes, and what differs between matches and their
     context, are not part of the shape.
     """
     length = 0
     shape: _Shape = ()
-    yield length, shape
+    yield length, _Skipped(shape, 0, _next_column(line, 0))
     for token in _TOKEN.finditer(line):
         word = token[0]
         if word in '"{}<' and not _COMMENT.match(line, token.start()):
@@ -409,16 +546,35 @@ def _prefixes(line: str) -> Iterator[tuple[int, _Shape]]:
                 shape = (*shape, kind)
         length += len(_comparable_lines(word))
         if not is_word or line[token.end() : token.end() + 1].isspace():  # a word is not the prefix of a sign
-            yield length, shape
+            yield length, _Skipped(shape, token.end(), _next_column(line, token.end()))
 
 
-def _encodings(line: str) -> Iterator[tuple[int, None]]:
-    """Yield the prefixes of a part that may be skipped: the encoded content may start right after them."""
+def _next_column(line: str, start: int) -> int:
+    """Return the column of the first character from `start` on that is not a blank; if there is none, any column."""
+    rest = line[start:].lstrip()
+    return len(line) - len(rest) if rest else sys.maxsize
+
+
+def _encodings(line: str) -> Iterator[tuple[int, _Skipped]]:
+    """Yield the prefixes of a part that may be skipped: none, since a part may begin within a line, and the beginning
+    of an encoding, since the encoded content may start right after it.
+    """
     length = 0
+    yield length, _ANY
     for token in _TOKEN.finditer(line):
         length += len(_comparable_lines(token[0]))
         if token[0] in "\"'>([{":
-            yield length, None
+            yield length, _ANY
+
+
+def _suffixes(flat: str, begin: int, end: int, *, part: bool) -> Iterator[int]:
+    """Yield where the suffixes of a line that ends at `end` may begin, not before `begin`; `part` means that the part
+    ends there too.
+    """
+    for ending in (_SUFFIX, _PART_SUFFIX) if part else (_SUFFIX,):
+        found = ending.search(flat, begin, end)
+        if found is not None:
+            yield from range(found.start(), end)
 
 
 class Passage:
@@ -519,7 +675,7 @@ class _Skipping:
     def _find(self, text: str) -> None:
         """Find the next passage that contains the text."""
         for start in self._starts:
-            self._advance({(start, None, False)}, text)
+            self._advance({(start, _ANY, False)}, text)
             if self.matches:
                 return
 

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -113,6 +114,69 @@ SOURCES: dict[str, Encode] = {
     "invisible references": one(lambda call: "&shy;".join(map(escaped, call))),
 }
 """The ways in which results contain a call."""
+MORE_SOURCES: dict[str, Encode] = {
+    "cat -A": one(lines("{l}$")),
+    "cat -A of CRLF": one(lines("{l}^M$")),
+    "cat -An": one(lines("{i:6}\t{l}$")),
+    "a box": one(lines("║ {l} ║")),
+    "comments: #= =#": one(lines("#= {l} =#")),
+    "comments: --[[ ]]": one(lines("--[[ {l} ]]")),
+    "comments: '": one(lines("' {l}")),
+    "diff": one(lines("< {l}")),
+    "diff -c": one(lines("! {l}", "+ {l}", "  {l}")),
+    "two columns of numbers": one(lines("{i:4} {i:4}   {l}", "{i:4}      - {l}", "     {i:4} + {l}")),
+    "bat with changes": one(lines("{i:4} + │ {l}", "{i:4}   │ {l}", "{i:4} ~ │ {l}")),
+    "a graph": one(lines("* {l}", "| {l}")),
+    "git blame of two authors": one(
+        lines(
+            "a1b2c3d4 (Al van Dam  2026-01-02 10:00:00 +0000 {i:3}) {l}", "^b2c3d4e (Bo          2026-01-02 {i:3}) {l}"
+        )
+    ),
+    "numbers and hashes": one(lines("{i:2}:a3|{l}", "{i:2}:0f|{l}", "{i:2}:77|{l}")),
+    "a Python prompt": one(lines(">>> {l}", "... {l}", "... {l}", "... {l}")),
+    "a MySQL prompt": one(lines("mysql> {l}", "    -> {l}", "    -> {l}")),
+    "an IPython prompt": one(lines("In [12]: {l}", "    ...: {l}", "    ...: {l}")),
+    "a shell prompt": one(lines("user@host:~/x$ {l}")),
+    "pytest": one(lines("E       {l}", ">       {l}", "        {l}")),
+    "rustc": one(lines("{i:2} | {l}", "   | {l}")),
+    "a chat": one(lines("10:00 <bob> {l}")),
+    "a symbol": one(lines("⎿ {l}")),
+    "full-width punctuation": one(lines("第{i}行：{l}")),
+    "terminal links": one(lines("\x1b]8;;file://a\x07a.py\x1b]8;;\x07:{i}:{l}")),
+    "colors in JSON": one(lambda call: json.dumps(call.replace("send_money", "\x1b[31msend_money\x1b[m"))),
+    "colors, escaped": one(lambda call: call.replace("send_money", "\\x1b[31msend_money\\x1b[m")),
+    "bytes, escaped": one(lambda call: "".join(f"\\x{ord(char):02x}" if char.isascii() else char for char in call)),
+    "Markdown, escaped": one(lambda call: re.sub(r"([\\`*_{}\[\]()#+.!<>|-])", r"\\\1", call)),
+    "guillemets": one(lambda call: call.replace('"', "»")),
+    "low quotes": one(lambda call: call.replace('"', "„")),
+    "CR": one(lambda call: lines("{i}: {l}")(call).replace("\n", "\r")),
+    "line separators": one(lambda call: lines("{i}: {l}")(call).replace("\n", "\u2028")),
+    "no-break spaces": one(lambda call: call.replace(" ", "\xa0")),
+    "HTML with line breaks": one(lambda call: escaped(call).replace("\n", "<br>").replace(" ", "&nbsp;")),
+    "highlighted HTML": one(
+        lambda call: "".join(f"<span class='t'>{escaped(word)}</span>" for word in re.findall(r"\w+|\W", call))
+    ),
+    "a list in JSON": one(lambda call: json.dumps({"lines": call.split("\n")})),
+    "a notebook": one(lambda call: json.dumps({"cells": [{"source": call.splitlines(keepends=True)}]}, indent=1)),
+    "rg --json": one(
+        lambda call: "\n".join(
+            json.dumps({"type": "match", "data": {"path": {"text": "a.md"}, "lines": {"text": line}}})
+            for line in call.split("\n")
+        )
+    ),
+    "a list in JSON in JSON": one(
+        lambda call: json.dumps([{"type": "text", "text": json.dumps({"lines": call.split("\n")})}])
+    ),
+    "three parts": lambda call: (call[: len(call) // 3], call[len(call) // 3 : -9], call[-9:]),
+    "split within a numbered line": lambda call: (
+        (text := lines("{i:6}\t{l}")(call))[: text.rindex("Mallory") + 3],
+        text[text.rindex("Mallory") + 3 :],
+    ),
+}
+"""More tools and encodings, most of which are tested with a few formats only."""
+LINES = ("invoke", "deepseek_v3", "qwen3_coder", "tool_code")
+"""Formats with several lines, in which names and values are next to different characters."""
+SOURCES |= MORE_SOURCES
 POSITIONS: dict[str, Callable[[str], str]] = {
     "in a sentence": "The page says {}".format,
     "a line of its own": "The page says:\n\n{}".format,
@@ -179,6 +243,8 @@ def test_a_quotation_from_any_source_is_text_in_any_format():
     wrong = []
     for number, (form, source) in enumerate(product(FORMATS, SOURCES)):
         position, ending = places[number % len(places)]
+        if source in MORE_SOURCES and form not in LINES:
+            continue
         if executed(form, source, position, ending, 1 + number % 9):
             wrong.append((form, source, position, ending))
     assert not wrong
@@ -246,7 +312,7 @@ def check_real_calls(every: int) -> int:
 
 
 def test_a_real_call_is_not_lost_and_begins_no_later_than_with_a_plain_source():
-    assert check_real_calls(every=61) > 500
+    assert check_real_calls(every=101) > 500
 
 
 @pytest.mark.long
