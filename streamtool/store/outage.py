@@ -16,8 +16,9 @@ TIMEOUT: Final = 1.0
 RETRY: Final = 1.1 * TIMEOUT
 """Seconds until values that could not be written are written again."""
 _SETTLES: Final = 3 * TIMEOUT
-"""Seconds after a failure in which a missing value may still be on its way: another process writes its values up to
-`RETRY` seconds after the store is back, plus the time limit of the write.
+"""Seconds after a failure, or after a new connection that replaces a lost one, in which a missing value may still be on
+its way: another process writes its values up to `RETRY` seconds after the store is back, plus the time limit of the
+write.
 """
 _WORDS: Final = {
     "read": ("read", "earlier replies are not found"),
@@ -55,6 +56,10 @@ class Outage:
             _log.warning("%s cannot be %s: %s; meanwhile %s", self.place, done, why, cost)
         return self._error()
 
+    def record_reconnection(self) -> None:
+        """Record that a connection to the store was lost, so that other processes may not have been able to write."""
+        self._settles_until = time.monotonic() + _SETTLES
+
     def record_success(self) -> None:
         """Record that the operation has succeeded."""
         if self._failing:
@@ -62,7 +67,7 @@ class Outage:
             _log.warning("%s can be %s again", self.place, _WORDS[self._operation][0])
 
     def check_missing(self) -> None:
-        """Raise StoreError if a value that was not found may still be written, because the last failure was recent."""
+        """Raise StoreError if a value that was not found may still be written, because an outage was recent."""
         if time.monotonic() < self._settles_until:
             raise self._error()
 

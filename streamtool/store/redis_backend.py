@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from weakref import WeakSet
 
 from streamtool.core.errors import SettingsError
 from streamtool.settings import StoreSettings
@@ -86,20 +87,26 @@ class RedisBackend:
             ) from missing
         url = settings.redis or ""
         self.place = f'store.redis: "{_without_password(url)}"'
+        self._reading = Outage(self.place, "read", failed)
+        self._writing = Outage(self.place, "write", failed)
+        self._connections = WeakSet[Any]()
+        """The connections that have been open and were not closed here."""
         self._seconds = settings.seconds
         self._size = settings.size
         self._error: type[Exception] = redis.RedisError
         try:
             self._server: Any = redis.Redis.from_url(
-                url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=None
+                url,
+                socket_timeout=TIMEOUT,
+                socket_connect_timeout=TIMEOUT,
+                retry=None,
+                redis_connect_func=self._connected,
             )
             self._put: Any = self._server.register_script(_PUT)
             self._server.ping()
         except (ValueError, OSError, redis.RedisError) as error:
             sentence = f"{self.place} cannot be used: {error}; specify a server that responds"
             raise SettingsError(sentence, param="store.redis") from None
-        self._reading = Outage(self.place, "read", failed)
-        self._writing = Outage(self.place, "write", failed)
 
     def read(self, key: str, now: float, /) -> bytes | None:
         """Return the value unless it has expired at `now`. Raises StoreError if the server does not respond in time."""
@@ -149,6 +156,16 @@ class RedisBackend:
     def close(self) -> None:
         """Close all connections. The next operation opens them again."""
         self._server.close()
+        self._connections.clear()
+
+    def _connected(self, connection: Any) -> None:
+        """Log in on a connection that has just been opened. If it had been open before, the server may have been away
+        without any operation having failed here.
+        """
+        connection.on_connect()
+        if connection in self._connections:
+            self._reading.record_reconnection()
+        self._connections.add(connection)
 
     def _arguments(self, entry: StoredValue, now: float) -> tuple[Any, ...]:
         value = _UNTIL.pack(entry.until) + entry.value

@@ -3,6 +3,7 @@
 import re
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,38 @@ def test_pending_values_are_written_when_the_server_is_back(server: Server):
     wait_for(lambda: settled(other), "a missing value is reported as missing again")
     for store in (one, other):
         store.close()
+
+
+def test_a_process_that_did_not_notice_an_outage_reports_no_value_as_missing_too_early(
+    server: Server, caplog: pytest.LogCaptureFixture
+):
+    """The value of another process may still be on its way."""
+    one, other = (open_store(StoreSettings(redis=server.url)) for _ in range(2))
+    assert other.get("c a") is None
+    server.stop()
+    one.put("c a", b"1")
+    wait_for(lambda: "cannot be written" in caplog.text, "its write fails")
+    server.start()
+    found: list[bytes | None] = []
+    wait_for(lambda: tried(other, found), "the value is found")
+    assert found == [b"1"]
+    assert "cannot be read" not in caplog.text
+    for store in (one, other):
+        store.close()
+
+
+def test_more_connections_are_no_sign_of_an_outage(server: Server):
+    store = open_store(StoreSettings(redis=server.url))
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(lambda number: store.get(f"c {number}"), range(64))] == [None] * 64
+    store.close()
+
+
+def tried(store: Store, found: list[bytes | None]) -> bool:
+    """Read a value and add it to `found`. Return False if the store is unavailable."""
+    with suppress(StoreError):
+        found.append(store.get("c a"))
+    return bool(found)
 
 
 def settled(store: Store) -> bool:
