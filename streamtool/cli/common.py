@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from streamtool.core.errors import SettingsError
 
@@ -22,6 +22,8 @@ CONFIG = "STREAMTOOL_CONFIG"
 
 _SETTINGS_SIZE = 1024 * 1024
 """Maximum size of a settings file, in bytes."""
+_AT_ONCE: Final = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC"))
+"""Flags that open a file without waiting, and without side effects."""
 
 CONTROL_CHARACTERS = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Translation table that replaces control characters that a terminal would interpret."""
@@ -69,43 +71,55 @@ def open_source(name: str) -> BinaryIO:
         raise SettingsError(f"{name} cannot be read: {error.strerror}", param=name) from None
 
 
-def read_source(name: str, size: int = -1) -> bytes:
-    """Return the content of a file, at most `size` bytes unless that is -1; `-` is standard input. Raises
-    SettingsError.
-    """
+def read_source(name: str) -> bytes:
+    """Return the content of a file; `-` is standard input. Raises SettingsError."""
     with open_source(name) as file:
         try:
-            return file.read(size)
+            return file.read()
         except OSError as error:
             raise SettingsError(f"{name} cannot be read: {error.strerror}", param=name) from None
 
 
-def _check_regular(name: str) -> None:
-    """Raise SettingsError unless the name refers to a regular file, which can be read twice and never blocks."""
+def _open_again(name: str) -> BinaryIO:
+    """Open a regular file, which can be read twice and never blocks. Raises SettingsError for any other file.
+
+    The descriptor is checked, so another file cannot replace the checked one; opening it does not wait for a writer.
+    """
     try:
-        regular = name != "-" and stat.S_ISREG(os.stat(name).st_mode)  # noqa: PTH116  does not open the file
+        if name != "-":
+            file = os.fdopen(os.open(name, _AT_ONCE), "rb")
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file
+            file.close()
     except OSError as error:
         raise SettingsError(f"{name} cannot be read: {error.strerror}", param=name) from None
-    if not regular:
-        raise SettingsError(f"{name} is not a regular file and can be read only once", param=name)
+    raise SettingsError(f"{name} is not a regular file and can be read only once", param=name)
 
 
-def read_settings(
-    config: str | None, overrides: Mapping[str, Any], *, file: bool = True, again: bool = False
-) -> "Settings":
-    """Load the settings from flags, the environment and, unless disabled, a file: `config`, or the file named by
-    STREAMTOOL_CONFIG. If they are loaded `again`, only a regular file is read. Raises SettingsError.
+def read_settings_file(config: str | None, *, again: bool = False) -> str:
+    """Return the text of the settings file: `config`, or the file named by STREAMTOOL_CONFIG; "" if there is none.
+
+    If it is read `again`, it must be a regular file. Raises SettingsError.
     """
-    name = (config or os.environ.get(CONFIG)) if file else None
-    if name and again:
-        _check_regular(name)
+    name = config or os.environ.get(CONFIG)
+    if not name:
+        return ""
+    with _open_again(name) if again else open_source(name) as file:
+        try:
+            content = file.read(_SETTINGS_SIZE + 1)
+        except OSError as error:
+            raise SettingsError(f"{name} cannot be read: {error.strerror}", param=name) from None
+    if len(content) > _SETTINGS_SIZE:
+        raise SettingsError(f"{name} is larger than {_SETTINGS_SIZE} bytes", param="config")
     try:
-        content = read_source(name, _SETTINGS_SIZE + 1) if name else b""
-        if len(content) > _SETTINGS_SIZE:
-            raise SettingsError(f"{name} is larger than {_SETTINGS_SIZE} bytes", param="config")
-        text = content.decode()
+        return content.decode()
     except UnicodeDecodeError:
         raise SettingsError(f"{name} is not UTF-8", param="config") from None
+
+
+def read_settings(config: str | None, overrides: Mapping[str, Any]) -> "Settings":
+    """Load the settings from flags, the environment and the settings file. Raises SettingsError."""
+    text = read_settings_file(config)
     from streamtool.settings import load  # noqa: PLC0415  imported on demand
 
     return load(text, os.environ, overrides)

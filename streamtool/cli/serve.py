@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import anyio
 from attrs import evolve, frozen
 
-from streamtool.cli.common import Screen, read_settings
+from streamtool.cli.common import Screen, read_settings_file
 from streamtool.cli.garbage import Collector
 from streamtool.cli.pid_file import pid_file, process_at
 from streamtool.cli.reloading import HAS_SIGHUP, ReloadingProxy
@@ -32,7 +32,7 @@ from streamtool.core.errors import SettingsError, StreamtoolError
 from streamtool.observe import logs
 from streamtool.proxy import Proxy
 from streamtool.server.services import open_phrases
-from streamtool.settings import LimitSettings, Settings, check_reload
+from streamtool.settings import LimitSettings, Settings, check_reload, load
 from streamtool.settings import check as check_safety
 from streamtool.upstream.chat_templates import ChatTemplates
 
@@ -74,10 +74,13 @@ class ServeFlags:
     inspect: bool = False
     contents: bool = False
 
-    def settings(self, *, file: bool = True, again: bool = False) -> Settings:
-        """Return the settings that result from these flags, the environment and, unless disabled, the file.
+    def settings(self) -> Settings:
+        """Return the settings that result from these flags, the environment and the file. Raises SettingsError."""
+        return check_safety(self.with_file(read_settings_file(self.config)))
 
-        If they are read `again`, the file must be a regular one. Raises SettingsError.
+    def with_file(self, text: str) -> Settings:
+        """Return the settings that result from these flags, the environment and a file that contains `text`, without
+        checking that they are safe. Raises SettingsError.
         """
         if self.upstream is None and (self.protocol is not None or self.key_env is not None):
             raise SettingsError("--protocol and --key-env require --upstream")
@@ -91,7 +94,7 @@ class ServeFlags:
         if self.model is not None:
             overrides["model"] = [{"match": "*", "use": self.model}]
         try:
-            found = read_settings(self.config, overrides, file=file, again=again)
+            found = load(text, os.environ, overrides)
         except SettingsError as error:
             flag = next((flag for path, flag in _FLAGS.items() if error.message.startswith(path)), None)
             if flag is None:
@@ -101,23 +104,27 @@ class ServeFlags:
             host = found.host if self.host is None else self.host
             port = found.port if self.port is None else self.port
             found = evolve(found, listen=address(host, port))
-        return check_safety(found) if file else found
+        return found
 
 
 class Reloads:
-    """The settings of a running server, read again for each reload."""
+    """The settings of a running server, read again for each reload. `text` is the content of its settings file."""
 
-    def __init__(self, flags: ServeFlags, settings: Settings) -> None:
+    def __init__(self, flags: ServeFlags, settings: Settings, text: str = "") -> None:
         self._flags = flags
+        self._ends_line = text.endswith("\n")
         self._current = self._read = settings
         self._listen = settings.listen
 
     def read(self) -> Settings:
         """Return the current settings. Raises SettingsError for settings that must not replace the accepted ones."""
-        settings, unset = self._flags.settings(again=True), None
+        text = read_settings_file(self._flags.config, again=True)
+        settings, unset = check_safety(self._flags.with_file(text)), None
         with suppress(SettingsError):  # variables may complete a table that begins in the file
-            unset = self._flags.settings(file=False)
+            unset = self._flags.with_file("")
         self._read = check_reload(self._current, settings, unset=unset, listen=self._listen)
+        if self._ends_line and text and not text.endswith("\n"):  # a value may be cut: `retries = 10` to `retries = 1`
+            raise SettingsError("the settings file no longer ends with a newline; it is probably still being written")
         return settings
 
     def accept(self, settings: Settings | None = None) -> None:
@@ -127,7 +134,8 @@ class Reloads:
 
 def run(flags: ServeFlags, *, only_check: bool) -> None:
     """Serve until interrupted. Raises SettingsError, or StreamtoolError if the proxy cannot start."""
-    settings = flags.settings()
+    text = read_settings_file(flags.config)
+    settings = check_safety(flags.with_file(text))
     screen = Screen()
     if only_check:
         open_phrases(settings)  # reports an unusable file
@@ -143,14 +151,15 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL)
     if HAS_SIGHUP:
         signal.signal(signal.SIGHUP, lambda *_: None)  # ignored until the server installs its own handler
-    caught = (_serve_alone if settings.workers == 1 else _serve_with_workers)(flags, settings, server.serve, screen)
+    caught = (_serve_alone if settings.workers == 1 else _serve_with_workers)(
+        Reloads(flags, settings, text), settings, server.serve, screen
+    )
     if signal.SIGINT in caught[:1]:
         raise KeyboardInterrupt
 
 
-def _serve_alone(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
+def _serve_alone(reloads: Reloads, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
     """Serve in this process and return the signals that ended it."""
-    reloads = Reloads(flags, settings)
     settings = _with_affordable_limits(settings)
 
     def begun() -> None:
@@ -166,11 +175,10 @@ def _serve_alone(flags: ServeFlags, settings: Settings, serve: _Serve, screen: S
             return serve(proxy, sock)
 
 
-def _serve_with_workers(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
+def _serve_with_workers(reloads: Reloads, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
     """Serve in several processes and return the signals that ended them."""
     if not hasattr(socket, "SO_REUSEPORT") or not hasattr(os, "fork"):
         raise SettingsError("workers: this system cannot share a port between processes", param="workers")
-    reloads = Reloads(flags, settings)
     with SharedState() as shared:
 
         def adapted(settings: Settings) -> Settings:

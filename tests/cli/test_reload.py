@@ -5,6 +5,7 @@ Real processes and signals, under both servers, with one worker and with two; th
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -307,6 +308,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "deeply nested": ("a = " + "[" * 100_000, "nested too deeply"),
     "nested less deeply": ("a = " + "[" * 400 + "]" * 400, "a"),
     "not TOML": ("[upstream", "TOML"),
+    "half-written, within a value": (KEYED + "[upstream.u]\nurl = URL\n[limits]\nattempts = 1", "newline"),
     "not text": ("\udcff\udcfe", "UTF-8"),
 }
 """Contents of a settings file, and a word of the reason why they are not used."""
@@ -351,6 +353,35 @@ def test_a_reload_reads_flags_variables_and_the_file(tmp_path: Path, monkeypatch
     found = reloads.read()
     assert (found.retries, found.grace, found.format, found.port) == (6, 8.0, "invoke", 8701)
     assert found.upstreams["flag"].url == "http://127.0.0.1:9"
+
+
+def test_a_file_without_a_last_newline_is_reloaded_if_it_had_none(tmp_path: Path):
+    file = tmp_path / "settings.toml"
+    flags = ServeFlags(config=str(file))
+    for first, second, loads in [("1", "5", True), ("1", "5\n", True), ("1\n", "5", False), ("1\n", "5\n", True)]:
+        file.write_text(f"retries = {first}")
+        reloads = Reloads(flags, flags.settings(), file.read_text())
+        file.write_text(f"retries = {second}")
+        if loads:
+            assert reloads.read().retries == 5
+        else:
+            with pytest.raises(SettingsError, match="newline"):
+                reloads.read()
+
+
+def test_the_file_that_is_checked_is_the_one_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another file may replace it at any time."""
+    file = tmp_path / "settings.toml"
+    file.write_text("retries = 1")
+    os.mkfifo(tmp_path / "pipe")
+    reloads = Reloads(flags := ServeFlags(config=str(file)), flags.settings())
+    monkeypatch.setattr(
+        stat, "S_ISREG", lambda mode, real=stat.S_ISREG: (tmp_path / "pipe").replace(file) and real(mode)
+    )
+    assert reloads.read().retries == 1
+    monkeypatch.undo()
+    with pytest.raises(SettingsError, match="not a regular file"):
+        reloads.read()
 
 
 def test_an_unexpected_error_in_new_settings_changes_nothing():

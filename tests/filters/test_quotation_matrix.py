@@ -129,7 +129,8 @@ MORE_SOURCES: dict[str, Encode] = {
     "a graph": one(lines("* {l}", "| {l}")),
     "git blame of two authors": one(
         lines(
-            "a1b2c3d4 (Al van Dam  2026-01-02 10:00:00 +0000 {i:3}) {l}", "^b2c3d4e (Bo          2026-01-02 {i:3}) {l}"
+            "a1b2c3d4 (Al van Dam 2026-01-02 10:00:00 +0000 {i:3}) {l}",
+            "^b2c3d4e (Bo         2026-01-02 10:00:00 +0000 {i:3}) {l}",
         )
     ),
     "numbers and hashes": one(lines("{i:2}:a3|{l}", "{i:2}:0f|{l}", "{i:2}:77|{l}")),
@@ -167,7 +168,7 @@ MORE_SOURCES: dict[str, Encode] = {
     "a list in JSON in JSON": one(
         lambda call: json.dumps([{"type": "text", "text": json.dumps({"lines": call.split("\n")})}])
     ),
-    "three parts": lambda call: (call[: len(call) // 3], call[len(call) // 3 : -9], call[-9:]),
+    "split in three": lambda call: (call[: len(call) // 3], call[len(call) // 3 : -9], call[-9:]),
     "split within a numbered line": lambda call: (
         (text := lines("{i:6}\t{l}")(call))[: text.rindex("Mallory") + 3],
         text[text.rindex("Mallory") + 3 :],
