@@ -73,8 +73,12 @@ class Served:
         self._quiet = (0, 0, 0)
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the numbers of tasks of the server's loop, and threads and descriptors of the process."""
-        return self._tasks(), threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names are enough
+        """Return the numbers of tasks of the server's loop, and of the threads and sockets of the process.
+
+        Threads of pools do not count: their number depends on whether their jobs overlap, and so on how busy the machine
+        is. Neither do files, which other threads open while they import modules.
+        """
+        return self._tasks(), len(_own_threads()), len(_sockets())
 
     def settle(self) -> None:
         """Wait until nothing changes any more, and take these counts as the ones to return to."""
@@ -85,11 +89,28 @@ class Served:
                 self._quiet, since = counts, time.monotonic()
 
     def assert_quiet(self) -> None:
-        """Check that tasks, threads and descriptors soon return to the recorded counts."""
+        """Check that tasks, threads and sockets soon return to the recorded counts."""
         end = time.monotonic() + DEADLINE
         while (counts := self.counts()) and any(now > then for now, then in zip(counts, self._quiet, strict=True)):
-            assert time.monotonic() < end, f"{counts} tasks, threads, descriptors do not return to {self._quiet}"
+            assert time.monotonic() < end, (
+                f"{counts} tasks, threads, sockets do not return to {self._quiet}: {_own_threads()}, {_sockets()}"
+            )
             time.sleep(0.005)
+
+
+def _own_threads() -> list[str]:
+    """Return the names of all threads of this process except worker threads of anyio, trio and executors."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if not re.match(r"AnyIO worker|Trio thread|wrapper from|asyncio_|.*Executor", name)]
+
+
+def _sockets() -> list[str]:
+    """Return the sockets of this process."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208  names are enough
+        with contextlib.suppress(OSError):  # closed in the meantime
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
+    return [name for name in found if name.startswith("socket:")]
 
 
 class PromptServer(uvicorn.Server):
