@@ -44,7 +44,7 @@ from streamtool.agent.model_client import make_middleware
 from streamtool.asgi.answers import new_id, send_error
 from streamtool.asgi.off_loop import off_loop, sized
 from streamtool.asgi.request_body import ClientLeft, read_body
-from streamtool.asgi.types import ASGIApp, Receive, Scope, Send, cancel_on_disconnect, route_path, target
+from streamtool.asgi.types import ASGIApp, ClientWatch, Receive, Scope, Send, route_path, target
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.core.reply import (
@@ -192,9 +192,10 @@ class McpGateway:
             return
         except ClientLeft:
             return
+        client = ClientWatch(receive, send)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
-            reply = _GatewayReply(asked, send, self._settings.keepalive)
+            tasks.start_soon(client.cancel_on_disconnect, tasks.cancel_scope)
+            reply = _GatewayReply(asked, client.send, self._settings.keepalive)
             with suppress(OSError):  # raised by servers when the client has disconnected
                 await self._answer(asked, scope, reply)
             tasks.cancel_scope.cancel()

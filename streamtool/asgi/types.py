@@ -47,11 +47,32 @@ async def never_disconnects() -> Any:
     await anyio.sleep_forever()
 
 
-async def cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Cancel the scope when the client disconnects."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
+class ClientWatch:
+    """The client of a response that is abandoned if the client disconnects.
+
+    Some servers report a disconnect while they send the last message, before they close the connection. A cancelled
+    `send` would then leave the connection open, so disconnects are ignored from the last message on.
+    """
+
+    __slots__ = ("_receive", "_send", "_waiting")
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._waiting = anyio.CancelScope()
+
+    async def cancel_on_disconnect(self, scope: anyio.CancelScope) -> None:
+        """Cancel the scope when the client disconnects before the last message."""
+        with self._waiting:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            scope.cancel()
+
+    async def send(self, message: ASGIMessage) -> None:
+        """Send a message to the client. Messages that are not the last one may also be sent directly."""
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._waiting.cancel()
+        await self._send(message)
 
 
 async def ask(

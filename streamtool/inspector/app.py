@@ -28,7 +28,7 @@ import anyio
 
 from streamtool.asgi.off_loop import off_loop
 from streamtool.asgi.request_body import ClientLeft, read_body
-from streamtool.asgi.types import Receive, Scope, Send, cancel_on_disconnect, route_path
+from streamtool.asgi.types import ClientWatch, Receive, Scope, Send, route_path
 from streamtool.core.clients import ClientNames
 from streamtool.core.errors import (
     AuthenticationError,
@@ -219,9 +219,10 @@ class Inspector:
         self._watchers += 1
         try:
             await send(_start("text/event-stream", ()))
+            client = ClientWatch(receive, send)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
-                await self._stream_changes(send)
+                tasks.start_soon(client.cancel_on_disconnect, tasks.cancel_scope)
+                await self._stream_changes(client.send)
                 tasks.cancel_scope.cancel()
         finally:
             self._watchers -= 1

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import anyio
 from attrs import define, field
 
-from streamtool.asgi.types import ASGIMessage, Receive, Send, cancel_on_disconnect, send_json
+from streamtool.asgi.types import ASGIMessage, ClientWatch, Receive, Send, send_json
 from streamtool.core.errors import ReplyCancelled, StreamtoolError
 from streamtool.exchange import Exchange
 from streamtool.protocols import responses
@@ -298,15 +298,16 @@ class Background:
 
 async def send_events(reader: EventReader, receive: Receive, send: Send, keepalive: float) -> None:
     """Send the reader's events to a client until they end or the client disconnects."""
+    client = ClientWatch(receive, send)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
+        tasks.start_soon(client.cancel_on_disconnect, tasks.cancel_scope)
         with suppress(OSError):  # some servers report a disconnect this way
-            await send({"type": "http.response.start", "status": 200, "headers": list(responses.STREAM_HEADERS)})
+            await client.send({"type": "http.response.start", "status": 200, "headers": list(responses.STREAM_HEADERS)})
             more = True
             while more:
                 events = responses.KEEPALIVE
                 with anyio.move_on_after(keepalive):
                     events = await reader.read()
                     more = bool(events)
-                await send({"type": "http.response.body", "body": events, "more_body": more})
+                await client.send({"type": "http.response.body", "body": events, "more_body": more})
         tasks.cancel_scope.cancel()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import anyio
 from attrs import field, frozen
 
-from streamtool.asgi.types import Receive, Scope, Send
+from streamtool.asgi.types import ClientWatch, Receive, Scope, Send
 from streamtool.core.json_value import Json
 from streamtool.prompting.window import BYTES_PER_TOKEN
 from streamtool.sample.model import content_text, reply
@@ -79,9 +79,10 @@ class Sample:
         chunks = self._chunks(
             {**head, "object": "chat.completion.chunk"}, text, reason, choices, usage if wanted else None
         )
+        client = ClientWatch(receive, send)
         async with anyio.create_task_group() as group:
-            group.start_soon(_watch, receive, group.cancel_scope)
-            await self._stream(chunks, send)
+            group.start_soon(client.cancel_on_disconnect, group.cancel_scope)
+            await self._stream(chunks, client.send)
             group.cancel_scope.cancel()
 
     def _chunks(self, head: Json, text: str, reason: str, choices: int, usage: Json) -> Iterator[Json]:
@@ -152,13 +153,6 @@ async def _body(receive: Receive) -> bytes:
             raise ValueError("the body is too large")
         if not message.get("more_body"):
             return b"".join(parts)
-
-
-async def _watch(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Stop the stream when the client disconnects."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

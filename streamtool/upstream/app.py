@@ -24,7 +24,7 @@ import httpx
 from attrs import define, field
 
 from streamtool.asgi.request_body import ClientLeft, read_body
-from streamtool.asgi.types import ATTENDED, ASGIApp, Receive, Scope, Send, cancel_on_disconnect, encoded_path
+from streamtool.asgi.types import ATTENDED, ASGIApp, ClientWatch, Receive, Scope, Send, encoded_path
 from streamtool.core.errors import RequestError, UpstreamError, UpstreamTimeout
 from streamtool.protocols.registry import UPSTREAMS
 from streamtool.protocols.shared import wire
@@ -157,7 +157,8 @@ class HttpUpstream:
             extensions={"timeout": {"connect": timeout.connect, "write": timeout.idle, "read": None, "pool": None}},
         )
         del body  # the request keeps the body for as long as it may have to be resent
-        await _Forwarding(self, request, None if ATTENDED in scope else receive, send).run()
+        client = None if ATTENDED in scope else ClientWatch(receive, send)
+        await _Forwarding(self, request, client, send).run()
 
     def _parsed(self, url: str) -> httpx.URL:
         """Return the parsed URL. Cached, because the same few URLs are requested repeatedly."""
@@ -311,8 +312,8 @@ class _Forwarding:
 
     _upstream: HttpUpstream
     _request: httpx.Request
-    _receive: Receive | None
-    """The function that receives the client's disconnect, or None if the caller already watches for it."""
+    _client: ClientWatch | None
+    """The client, or None if the caller already watches for its disconnect."""
     _send: Send
     _begun: bool = field(default=False, init=False)
     _heard: bool = field(default=False, init=False)
@@ -329,8 +330,8 @@ class _Forwarding:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._pass, tasks.cancel_scope)
-                if self._receive is not None:
-                    tasks.start_soon(cancel_on_disconnect, self._receive, tasks.cancel_scope)
+                if self._client is not None:
+                    tasks.start_soon(self._client.cancel_on_disconnect, tasks.cancel_scope)
                 await self._watch_time()
                 # Reached only if a limit was exceeded; otherwise `_pass` has cancelled the scope, and with it the wait.
                 tasks.cancel_scope.cancel()
@@ -380,7 +381,8 @@ class _Forwarding:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise failure_of(error, self._where) from error
         last = b"" if mask is None else mask.close()
-        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+        send = self._send if self._client is None else self._client.send
+        await send({"type": "http.response.body", "body": last, "more_body": False})
         scope.cancel()
 
     async def _open(self) -> httpx.Response:
