@@ -97,7 +97,7 @@ def _open_again(name: str) -> BinaryIO:
 
 
 def read_settings_file(config: str | None, *, again: bool = False) -> str:
-    """Return the text of the settings file: `config`, or the file named by STREAMTOOL_CONFIG; "" if there is none.
+    """Return the text of the settings file, or "" without one: `config`, or the file named by STREAMTOOL_CONFIG.
 
     If it is read `again`, it must be a regular file. Raises SettingsError.
     """

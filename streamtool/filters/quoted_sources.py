@@ -95,7 +95,7 @@ _TAG: Final = re.compile(
     r"<(?=[a-z/])/?(?:a|b|br|code|div|em|font|i|kbd|li|mark|ol|p|pre|s|samp|small|span|strong|sub|sup|table|tbody|td|th"
     r"|thead|tr|tt|u|ul|var|wbr)\b[^<>]*+>"
 )
-"""Matches tags of HTML with which pages display and color code."""
+"""Matches the HTML tags that display and color code on a page."""
 _MAX_DEPTH: Final = 16
 """Maximum number of fields around a string in JSON."""
 _MIN_JSON: Final = 40
@@ -122,10 +122,10 @@ _Shape = tuple[str, ...]
 
 
 class _Skipped(NamedTuple):
-    """What the skipped prefixes and suffixes of a call's lines have in common."""
+    """The common properties of the prefixes and suffixes that were skipped on the lines of a call."""
 
     shape: _Shape | None = None
-    """The shape of the prefixes; None if there are none so far, or if their shapes differ."""
+    """The shape of the prefixes; None if no prefix was skipped so far, or if their shapes differ."""
     least: int = 0
     """The first column in which all lines may continue after their prefixes."""
     most: int = sys.maxsize
@@ -516,7 +516,7 @@ class _Reading:
             at = self._breaks[-1] + len(lines[-1])
 
     def _prefixes_at(self, at: int) -> list[tuple[int, _Skipped]]:
-        """Return the prefixes of the line that begins here: their lengths and what must agree with other lines."""
+        """Return the prefixes of the line that begins here: their lengths when compared, and their properties."""
         found = self._prefixes.get(at)
         if found is None:
             line = self._lines[bisect_right(self._breaks, at) - 1][:_LONGEST_PREFIX]
@@ -550,7 +550,7 @@ def _prefixes(line: str) -> Iterator[tuple[int, _Skipped]]:
 
 
 def _next_column(line: str, start: int) -> int:
-    """Return the column of the first character from `start` on that is not a blank; if there is none, any column."""
+    """Return the column of the next character that is not a blank, or `sys.maxsize` if only blanks follow."""
     rest = line[start:].lstrip()
     return len(line) - len(rest) if rest else sys.maxsize
 

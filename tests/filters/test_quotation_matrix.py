@@ -174,7 +174,7 @@ MORE_SOURCES: dict[str, Encode] = {
         text[text.rindex("Mallory") + 3 :],
     ),
 }
-"""More tools and encodings, most of which are tested with a few formats only."""
+"""More tools and encodings; only a few formats are tested with them by default."""
 LINES = ("invoke", "deepseek_v3", "qwen3_coder", "tool_code")
 """Formats with several lines, in which names and values are next to different characters."""
 SOURCES |= MORE_SOURCES
