@@ -335,7 +335,7 @@ async def test_an_invisible_or_markup_like_name_is_rejected(client: str, name: s
     )
 
 
-INVISIBLE = "\ufe0f\u3164\uffa0\u034f\u17b4\u180b\U000e0100\u2800\u115f\u200b\xad"
+INVISIBLE = "\ufe0f\u3164\uffa0\u034f\u17b4\u180b\U000e0100\u2800\u115f\u200b\xad\U0001d159\U00016fe4"
 TWINS = [("caf\xe9", "cafe\u0301"), ("cafe\u0301", "caf\xe9"), ("\uac00", "\u1100\u1161"), ("\u212b", "\xc5")]
 
 
