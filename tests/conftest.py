@@ -8,6 +8,7 @@ import ssl
 import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import certifi
@@ -31,6 +32,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 tables.tables_of = parser.compiled = lru_cache(256)(tables.tables_of.__wrapped__)
 """The tests use more sets of formats than any server; each is compiled once per process."""
+
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
+"""The only trusted authority, which has signed nothing. To load all authorities takes longer than most requests."""
 
 fresh_context = ssl.create_default_context
 trusting = cache(fresh_context)
@@ -105,8 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the thousands of collected tests for the garbage collector, and collect the other objects less often."""
-    gc.collect()
+    """Hide the thousands of collected tests from the garbage collector, and collect the other objects less often."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
     gc.enable()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -104,9 +105,15 @@ def saying(answer: bytes, cut: int | None = None, *, ends: bool) -> Handler:
     return handler
 
 
+@cache
+def trusting() -> ssl.SSLContext:
+    """Return a TLS context that trusts the certificate of the tests' servers."""
+    return ssl.create_default_context(cafile=str(PEM))
+
+
 @contextlib.asynccontextmanager
 async def networked() -> AsyncIterator[AsyncioNetwork]:
-    network = AsyncioNetwork(ssl.create_default_context(cafile=str(PEM)))
+    network = AsyncioNetwork(trusting())
     try:
         yield network
     finally:
