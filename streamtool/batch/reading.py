@@ -21,6 +21,7 @@ from statemachine import (
     tools_of,
 )
 from streamtool.batch.sources import Batch
+from streamtool.core.json_value import json_line
 from streamtool.exchange import ParserOptions
 from streamtool.filters import NullParser, TextParser
 from streamtool.observe.lines import options_from_json
@@ -94,7 +95,7 @@ class RecordReader:
                 counts["broken"] += 1
                 broken.append((number, str(error)))
                 found["error"] = str(error)
-            lines.append(json.dumps(found, ensure_ascii=False))
+            lines.append(json_line(found))
         data = "".join(line + "\n" for line in lines).encode("utf-8", "replace")
         last = batch.first if batch.recording else batch.first + len(batch.records) - 1
         return Result(batch.file, last, batch.read, data, counts, tuple(broken))

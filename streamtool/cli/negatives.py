@@ -4,7 +4,6 @@ Each file is parsed as one reply. The parser should emit the entire file as text
 losses are findings. The parser's ledger accounts for every character, and markup that belongs to no call is a loss.
 """
 
-import json
 import os
 import sys
 from collections import Counter
@@ -19,6 +18,7 @@ from streamtool.cli.common import Screen, quoted, read_tools
 from streamtool.cli.parse import read_formats
 from streamtool.cli.plausible_tools import plausible_tools
 from streamtool.core.errors import SettingsError
+from streamtool.core.json_value import json_line
 
 LARGE = 4 * 1024 * 1024
 """Maximum size of a file in bytes."""
@@ -216,5 +216,5 @@ def print_totals(passed: CheckTotals, screen: Screen, *, as_json: bool) -> None:
 
 def emit(record: Mapping[str, Any]) -> None:
     """Print a record as a line of JSON."""
-    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_line(record) + "\n")
     sys.stdout.flush()

@@ -5,7 +5,6 @@ text is read.
 """
 
 import codecs
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from statemachine import (
 )
 from streamtool.cli.common import Screen, open_source, print_error, quoted, read_tools
 from streamtool.core.errors import SettingsError
+from streamtool.core.json_value import json_line
 from streamtool.observe.parser_events import event_as_json
 from streamtool.settings.readers import format_name
 
@@ -56,7 +56,7 @@ def show(events: Sequence[Event], screen: Screen, *, as_json: bool) -> None:
     """Print the events, one per line."""
     if as_json:
         for event in events:
-            sys.stdout.write(json.dumps(event_as_json(event), ensure_ascii=False) + "\n")
+            sys.stdout.write(json_line(event_as_json(event)) + "\n")
         sys.stdout.flush()
     else:
         for event in events:

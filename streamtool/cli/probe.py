@@ -21,6 +21,7 @@ from attrs import asdict, frozen
 
 from streamtool.cli.common import Screen, print_error
 from streamtool.core.errors import SettingsError
+from streamtool.core.json_value import json_line
 from streamtool.probe import Findings, ProbeAnswer, Stream, Taught, ToolFindings, probe
 from streamtool.settings import UpstreamSettings, load
 
@@ -62,7 +63,7 @@ def run(flags: ProbeFlags, *, as_json: bool) -> None:
     settings = settings_text(findings, upstream, flags.key_env)
     if as_json:
         fields = asdict(findings)
-        print(json.dumps({**fields.pop("target"), **fields, "settings": settings}, ensure_ascii=False))
+        print(json_line({**fields.pop("target"), **fields, "settings": settings}))
         return
     screen = Screen()
     for label, text in rows(findings):

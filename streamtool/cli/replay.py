@@ -14,6 +14,7 @@ from attrs import define, field
 from streamtool.cli.common import Screen, read_source
 from streamtool.cli.parse import show
 from streamtool.core.errors import SettingsError
+from streamtool.core.json_value import json_line
 from streamtool.exchange import ParserOptions
 from streamtool.filters import NullParser, TextParser
 from streamtool.observe.lines import VERSION, options_from_json
@@ -88,7 +89,7 @@ class Replay:
 
     def _say(self, known: dict[str, Any], sentence: str) -> None:
         if self._as_json:
-            sys.stdout.write(json.dumps(known, ensure_ascii=False) + "\n")
+            sys.stdout.write(json_line(known) + "\n")
         else:
             self._screen.line((sentence, "bold"))
 

@@ -7,7 +7,6 @@ if the settings allow it: otherwise, all values that may quote the prompt or the
 fault in arguments) are omitted. Names that clients or models chose are truncated and made printable.
 """
 
-import json
 import logging
 import re
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from streamtool.core.errors import RequestError, StreamtoolError
-from streamtool.core.json_value import Json
+from streamtool.core.json_value import Json, json_line
 from streamtool.exchange import Record
 from streamtool.policy import FAILURES
 from streamtool.settings import Settings
@@ -236,7 +235,7 @@ class JsonFormatter(logging.Formatter):
             entry[KEY] = known
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False, default=str)
+        return json_line(entry, default=str)
 
 
 class _StandardStreamHandler(logging.Handler):

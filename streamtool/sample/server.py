@@ -11,6 +11,7 @@ from attrs import field, frozen
 from streamtool.asgi.types import ClientWatch, Receive, Scope, Send
 from streamtool.core.json_value import Json
 from streamtool.prompting.window import BYTES_PER_TOKEN
+from streamtool.protocols.shared import wire
 from streamtool.sample.model import content_text, reply
 
 _BODY = 32 * 1024 * 1024
@@ -99,8 +100,7 @@ class Sample:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for chunk in chunks:
             await anyio.sleep(self.delay)
-            data = json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))
-            body = b"data: %b\n\n" % data.encode("utf-8", "replace")
+            body = b"data: %b\n\n" % wire.encode(chunk)
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 

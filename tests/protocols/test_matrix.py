@@ -42,6 +42,9 @@ TOOLS = (("ping", "Pings.", SCHEMA), ("tool_call", "Odd but legal.", SCHEMA))
 ASK = Ask((("system", "Be short."), ("user", "hi")), TOOLS)
 PING = '<tool_call>{"name": "ping", "arguments": {"x": 1, "s": "ä <b>\\"🌡\\" </tool_call>"}}</tool_call>'
 ODD = '<tool_call>{"name": "tool_call", "arguments": {"x": 22}}</tool_call>'
+LINES = "a\x85b\u2028c\u2029d"
+PING_LINES = f'<tool_call>{{"name": "ping", "arguments": {{"x": 1, "s": "{LINES}"}}}}</tool_call>'
+PINGED_LINES = ("ping", {"x": 1, "s": LINES})
 PINGED = ("ping", {"x": 1, "s": 'ä <b>"🌡" </tool_call>'})
 
 
@@ -57,6 +60,7 @@ class Case:
 
 CASES = {
     "text": Case("Good day, <b>you</b> {there} 🌡.", ("Good day, <b>you</b> {there} 🌡.",), "stop"),
+    "line separators": Case(f"{LINES} and{LINES}\n{PING_LINES}", (f"{LINES} and{LINES}", PINGED_LINES), "calls"),
     "one call": Case(PING, (PINGED,), "calls"),
     "two calls": Case(f"Let me see.\n{PING}\n{ODD}\n", ("Let me see.", PINGED, ("tool_call", {"x": 22})), "calls"),
     "text between": Case(
@@ -94,6 +98,7 @@ async def answer(client: str, upstream: str, script: Script, ask: Ask) -> tuple[
     middleware = ToolMiddleware(app, app_protocol=upstream)  # type: ignore[arg-type]
     async with stream_asgi(middleware, path(client, stream=ask.stream), body=json.dumps(body).encode()) as reply:
         data = await reply.body()
+        assert data.decode().splitlines() == data.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
         stream, whole, error = VALIDATORS[client]
         if reply.status != 200:
             assert_valid(error(data))

@@ -39,7 +39,7 @@ def word(least: int = 6) -> str:
 def _arguments(properties: dict[str, Any]) -> dict[str, Any]:
     """Return a value for each property, with everything that is awkward in JSON."""
     values = {
-        "string": lambda: f'{word()} "Grüße" \\ <&> 🌡\n\t{{"{word()}": [1]}}',
+        "string": lambda: f'{word()} "Grüße" \\ <&> 🌡\n\t\x85\u2028\u2029{{"{word()}": [1]}}',
         "integer": lambda: random.randint(-(10**9), 10**9),
         "number": lambda: random.randint(1, 999) + 0.5,
         "boolean": lambda: random.random() < 0.5,
@@ -105,7 +105,7 @@ class Task:
         calls = tuple(Planned.of(offer) for offer in called)
         return cls(
             f"model-{word()}", f"You are {word()}.", f"Find {word()}.", offers, calls,
-            "" if kind == "bare" else f"Let me look up {word()} <b> & 🌡.", f"Found {word()}:",
+            "" if kind == "bare" else f"Let me look up {word()} <b> & 🌡\x85\u2028\u2029.", f"Found {word()}:",
         )  # fmt: skip
 
     @property

@@ -5,7 +5,6 @@ error, so that a pipe receives only the text. Control characters in text from th
 the terminal.
 """
 
-import json
 import sys
 import time
 from typing import Any
@@ -31,6 +30,7 @@ from streamtool.agent import (
 from streamtool.cli.columns import fit, replace_controls
 from streamtool.cli.terminal.call_view import CallView
 from streamtool.cli.terminal.costs import Meter
+from streamtool.core.json_value import json_line
 
 _SHOWN = 160
 """Maximum number of characters to show of a result or a rejection."""
@@ -154,7 +154,7 @@ class JsonLines:
             "at": round(time.monotonic() - self._began, 3),
             **_fields(event),
         }
-        print(json.dumps(fields, ensure_ascii=False), flush=True)
+        print(json_line(fields), flush=True)
 
 
 def _fields(event: Event) -> dict[str, Any]:

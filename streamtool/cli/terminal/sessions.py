@@ -21,7 +21,7 @@ from attrs import define, field
 
 from streamtool.cli.common import print_error
 from streamtool.core.errors import RequestError, SettingsError
-from streamtool.core.json_value import Json
+from streamtool.core.json_value import Json, json_line
 from streamtool.protocols import chat
 
 try:
@@ -191,10 +191,7 @@ class Session:
 
     def _append(self, *entries: Mapping[str, Json]) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        lines = [
-            json.dumps({"type": entry["type"], "at": at, **entry}, ensure_ascii=False).encode("utf-8", "replace")
-            for entry in entries
-        ]
+        lines = [json_line({"type": entry["type"], "at": at, **entry}).encode("utf-8", "replace") for entry in entries]
         if lines:
             self._file.write(b"".join(line + b"\n" for line in lines))
 

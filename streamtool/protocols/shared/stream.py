@@ -222,11 +222,8 @@ def flush_joiners(choice: int, reasoning: wire.Joiner, text: wire.Joiner, events
 
 
 def json_string(text: str) -> bytes:
-    """Return the text as a quoted JSON string, in which each lone surrogate becomes U+FFFD."""
-    try:
-        return _strict(text)
-    except UnicodeEncodeError:
-        return wire.encode(text)
+    """Return the text as a quoted JSON string on one line, in which each lone surrogate becomes U+FFFD."""
+    return _strict(text) if text.isascii() else wire.encode(text)
 
 
 def stronger_reason(found: Reason, before: Reason | None) -> Reason:

@@ -14,7 +14,7 @@ import msgspec
 
 from streamtool.core.conversation import Forcing, Options, ToolCall
 from streamtool.core.errors import UpstreamError, UpstreamRefused
-from streamtool.core.json_value import Json
+from streamtool.core.json_value import LINE_SEPARATORS, Json
 from streamtool.core.reply import Usage
 from streamtool.protocols.options import WriteRow
 
@@ -26,6 +26,7 @@ _LONG: Final = 256 * 1024
 """Length in characters above which a string counts as long, and is encoded in pieces of this length."""
 _BEFORE_VALUES: Final = (b",", b"[", b"{")
 _LONE = re.compile("[\ud800-\udfff]")
+_LINE_SEPARATORS: Final = tuple((char.encode(), f"\\u{ord(char):04x}".encode()) for char in LINE_SEPARATORS)
 KEY_HEADERS: Final = frozenset((b"authorization", b"x-api-key", b"x-goog-api-key"))
 """Names of headers that contain an API key."""
 _CALLERS_BUSINESS = {
@@ -81,11 +82,22 @@ def _string_end(data: bytes, begin: int) -> int:
 
 
 def encode(value: Json) -> bytes:
-    """Return compact JSON in UTF-8. Lone surrogates become U+FFFD."""
+    """Return compact JSON in UTF-8 on one line. Lone surrogates become U+FFFD."""
     try:
-        return msgspec.json.encode(value)
+        data = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(repaired(value))
+        data = msgspec.json.encode(repaired(value))
+    return data if data.isascii() else on_one_line(data)
+
+
+def on_one_line(data: bytes) -> bytes:
+    """Return JSON with the line separators outside ASCII escaped. Clients that split a stream into lines as `str` does
+    would end a line at each of them.
+    """
+    for character, escape in _LINE_SEPARATORS:
+        if character in data:
+            data = data.replace(character, escape)
+    return data
 
 
 def object_of(arguments: str) -> bytes:
@@ -97,7 +109,8 @@ def object_of(arguments: str) -> bytes:
     try:
         value = decode(text)
         if isinstance(value, dict):
-            return text.replace("\n", " ").replace("\r", " ").encode()  # line breaks inside strings are always escaped
+            line = text.replace("\n", " ").replace("\r", " ")  # line breaks inside strings are always escaped
+            return on_one_line(line.encode())
     except UNREADABLE:
         value = _tolerant(text)
     return encode(value if isinstance(value, dict) else {"arguments": text})
