@@ -122,15 +122,18 @@ def follower_end(machine: Machine, offset: int, *, own: bool = False) -> Generat
 class CallSurroundings:
     """Text around the arguments of the call that is being read; see `json.state.Around`."""
 
-    __slots__ = ("_machine",)
+    __slots__ = ("_flat", "_machine")
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, *, flat: bool = False) -> None:
         self._machine = machine
+        self._flat = flat
+        """Whether the arguments are members of the envelope itself."""
 
     @property
     def stack(self) -> list[str]:
         """Closers of the envelope."""
-        return self._machine.candidate.envelope.json.stack
+        stack = self._machine.candidate.envelope.json.stack
+        return stack[:-1] if self._flat else stack
 
     def follows(self, offset: int) -> Generator[None, None, bool]:
         """Return whether the text `offset` characters from here can only follow a call. A newline counts as such text

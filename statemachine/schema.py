@@ -298,6 +298,11 @@ class Node:
             self._members[key] = node
         return node
 
+    def declares(self, key: str) -> bool:
+        """Return whether the schema names this object member, rather than allowing any name."""
+        free = isinstance(self._schema, Mapping) and isinstance(self._schema.get("additionalProperties"), Mapping)
+        return key in properties(self._schema) if free else self.member(key) is not None
+
     def items(self) -> "Node | None":
         """Return the node of an array's items, or None if the schema does not describe them."""
         if self._items is None:
@@ -311,6 +316,12 @@ def described_node(schema: object) -> Node | None:
     if not isinstance(schema, Mapping) or not any(schema.get(word) for word in DESCRIBING_KEYWORDS[1:]):
         return None
     return arguments_node(schema)
+
+
+def takes_nothing(schema: object) -> bool:
+    """Return whether the schema of a tool shows that the tool has no parameters."""
+    described = any(isinstance(schema, Mapping) and schema.get(word) for word in DESCRIBING_KEYWORDS[1:])
+    return isinstance(schema, Mapping) and bool(schema) and not described
 
 
 def arguments_node(schema: object) -> Node:

@@ -13,10 +13,28 @@ envelope without a marker is recognized as a call by its keys alone, and is comm
 
 import re
 from collections.abc import Generator
+from json.encoder import encode_basestring
 
+from statemachine.bodies.envelope_members import (
+    ENVELOPE_ROLES,
+    TYPES,
+    accepts,
+    can_resume,
+    declares,
+    flat_member,
+    holds_arguments,
+    is_evidence,
+    is_synonym,
+    keep_member,
+    note_queued_arguments,
+    place_declared,
+    resume_arguments,
+    settle,
+    stray_member,
+)
 from statemachine.bodies.json_object import arguments
 from statemachine.endings import CallSurroundings, ends_call
-from statemachine.formats.format import Format
+from statemachine.formats.format import Envelope, Format
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import ANY_NAME, EnvelopeKey, KeyRole, Keys, envelope_of
 from statemachine.json import nested as json_nested
@@ -33,8 +51,6 @@ from statemachine.stream.emitter import Emitter, Sink
 MAX_NESTING = 4
 # Maximum number of characters of a thought that are emitted as reasoning; any further text is discarded.
 MAX_THOUGHT = 200
-TYPES = frozenset({"function", "function_call", "tool", "tool_call", "tool_use", "call", "action", ""})
-"""Values that `type` can have in calls."""
 schema_begins = Markers([('{{*}"type"{*}:{*}"object"', True)]).match
 """Matches the beginning of a JSON Schema for parameters."""
 type_text = re.compile(r"\"([^\"\\\x00-\x1f]{0,64}+)(?:(\")|\Z)").match
@@ -158,12 +174,9 @@ def element(machine: Machine, keys: Keys) -> Grammar:
                 raise NoCall
             machine.disown()
         return
-    if not candidate.arguments.begun:
-        if not (candidate.marked or candidate.envelope.has_call_key):
-            raise NoCall
-        machine.begin_arguments()
-        reader.emit_arguments("{}")
-        candidate.arguments.complete = True
+    if not (candidate.arguments.begun or candidate.marked or candidate.envelope.has_call_key):
+        raise NoCall
+    settle(machine)
 
 
 def members(machine: Machine, keys: Keys) -> Grammar:
@@ -180,14 +193,51 @@ def members(machine: Machine, keys: Keys) -> Grammar:
         # Without a marker, the first key that no call has shows that the object is not a call. If the JSON needed a
         # repair, it may not even be an object, so `Mismatch` turns only its opening brace into text. Otherwise, the
         # entire object becomes text (`NoCall`), so that nothing inside it is mistaken for a call.
-        if found is None and not candidate.marked and not candidate.committed:
+        unproved = found is None and not candidate.marked and not candidate.committed
+        if unproved and not is_evidence(machine, name):
             if candidate.envelope.json.repairs:
                 raise Mismatch
             raise NoCall
         if found is not None and found.role is KeyRole.ARGUMENTS:
             candidate.envelope.has_call_key = True
         yield from colon(machine)
-        yield from member(machine, keys, found, name)
+        yield from any_member(machine, keys, found, name)
+
+
+def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -> Grammar:
+    """Read the value of a key, which may be an argument although the envelope has another role for it, or none."""
+    candidate = machine.candidate
+    role = found.role if found is not None else None
+    if candidate.offered:
+        if role is KeyRole.ARGUMENTS or (role is None and is_synonym(name)):
+            prescribed = role is KeyRole.ARGUMENTS
+            canonical = prescribed and name in ("arguments", candidate_envelope(candidate, found).arguments[0])
+            holds = yield from holds_arguments(machine, name, prescribed=prescribed, canonical=canonical)
+            if holds and (prescribed or can_resume(machine)):
+                yield from arguments_member(machine, found, name)
+                return
+            role = None
+        if role in (KeyRole.NAME, KeyRole.TYPE) and declares(machine, name):
+            yield from stray_member(machine, name, role)
+            return
+        if role not in ENVELOPE_ROLES and accepts(machine, name):
+            yield from flat_member(machine, name)
+            return
+        if role is None:
+            if not (candidate.marked or candidate.committed):
+                raise NoCall
+            yield from stray_member(machine, name)
+            return
+    elif candidate.name is None and candidate.marked and role in (None, KeyRole.TYPE):
+        yield from stray_member(machine, name, role)
+        return
+    yield from member(machine, keys, found, name)
+
+
+def candidate_envelope(candidate: Candidate, found: EnvelopeKey | None) -> Envelope:
+    """Return the envelope of the candidate's format, or of the format that a key belongs to."""
+    form = candidate.format or (found.format if found is not None else None)
+    return Envelope() if form is None else envelope_of(form)
 
 
 def keyed_member(machine: Machine, found: EnvelopeKey, name: str) -> Grammar:
@@ -212,7 +262,7 @@ def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, st
             return None
         # Models often omit the last brace. That is tolerated only after complete arguments; anywhere else, a missing
         # brace means that the object is broken, and a closer here must not complete it.
-        over = candidate.arguments.complete
+        over = candidate.arguments.complete or candidate.arguments.flat
         if over and (char == "]" or (char in "<[`" and (yield from ends_call(machine, 0, own=True)))):
             candidate.arguments.json.add_repair("missing_closer")
             candidate.envelope.json.stack.pop()
@@ -272,7 +322,7 @@ def member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -
     if role in (KeyRole.THOUGHT, KeyRole.FINAL):
         return thought_or_final_member(machine, found, char)
     if role is KeyRole.ID:
-        return id_member(machine)
+        return id_member(machine, name)
     if candidate.marked or candidate.committed:
         return ignored_member(machine)
     if role is KeyRole.TYPE:
@@ -312,7 +362,6 @@ def set_name(machine: Machine, text: str, form: Format, key_name: str) -> None:
 
     Without a marker, a name alone does not commit the candidate: only arguments make the object a call.
     """
-    reader = machine.reader
     candidate = machine.candidate
     if candidate.name is not None:
         return
@@ -327,8 +376,9 @@ def set_name(machine: Machine, text: str, form: Format, key_name: str) -> None:
     if not candidate.offered and (candidate.marked or candidate.arguments.begun):
         machine.disown()
     if candidate.offered and (candidate.marked or candidate.arguments.begun):
+        note_queued_arguments(machine)
         machine.commit()
-        reader.target = False
+        place_declared(machine)
 
 
 def nested_member(machine: Machine, keys: Keys, found: EnvelopeKey, key_name: str) -> Grammar:
@@ -348,47 +398,52 @@ def nested_member(machine: Machine, keys: Keys, found: EnvelopeKey, key_name: st
     yield from members(machine, keys)
 
 
-def arguments_member(machine: Machine, found: EnvelopeKey, key_name: str) -> Grammar:
+def arguments_member(machine: Machine, found: EnvelopeKey | None, key_name: str) -> Grammar:
     """Read the arguments; queue them while the name is unknown."""
     reader = machine.reader
     candidate = machine.candidate
-    if candidate.arguments.begun:
+    if candidate.arguments.begun and not resume_arguments(machine):
         raise Mismatch
-    if candidate.format is None:
+    if candidate.format is None and found is not None:
         candidate.format = found.format
-    body = envelope_of(candidate.format)
+    body = candidate_envelope(candidate, found)
     if key_name not in ("arguments", body.arguments[0]):
         candidate.arguments.json.add_repair("arguments_key")
     described = key_name == "parameters" and not (candidate.marked or candidate.committed)
     if described and (yield from is_schema(machine)):
         raise NoCall
-    candidate.envelope.has_call_key = True
+    candidate.envelope.has_call_key = candidate.envelope.contained = True
     if candidate.name is not None and not candidate.offered and machine.frames.state is State.CANDIDATE:
         machine.disown()
     machine.set_target()
-    yield from arguments(machine, as_string=body.as_string)
+    yield from arguments(machine, as_string=body.as_string, leave_open=True)
     reader.target = False
 
 
-def id_member(machine: Machine) -> Grammar:
+def id_member(machine: Machine, key_name: str) -> Grammar:
     """Read the call's id, which is a string or a number. An id that follows the commit can no longer be reported; the
     repair `late_id` records this.
     """
     reader = machine.reader
     candidate = machine.candidate
     state = candidate.envelope.json
+    written = ""
     if reader.text[reader.at] in json_text.QUOTES:
         text = yield from json_text.read_string(reader, state)
+        written = encode_basestring(text)
     else:
         captured: list[str] = []
         reader.target = captured
         yield from json_text.value(reader, JsonState(state.repairs, depth=state.depth))
         reader.target = False
         text = "".join(captured)
-    if candidate.committed:
-        candidate.arguments.json.add_repair("late_id")
-    elif text not in ("", "null"):
+    kept = candidate.name is None or declares(machine, key_name)
+    if kept:
+        keep_member(machine, key_name, written or text, KeyRole.ID)
+    if not candidate.committed and text not in ("", "null"):
         candidate.id = text
+    elif candidate.committed and not kept:
+        candidate.arguments.json.add_repair("late_id")
 
 
 def ignored_member(machine: Machine) -> Grammar:

@@ -25,19 +25,33 @@ def read(machine: Machine) -> Grammar:
     yield from arguments(machine, as_string=False)
 
 
-def arguments(machine: Machine, *, as_string: bool) -> Grammar:
+def begin_typing(machine: Machine) -> None:
+    """Let the schema of the tool, if it is known, determine the types of the arguments."""
+    arguments = machine.candidate.arguments
+    if machine.candidate.offered and not arguments.typed:
+        arguments.typed = True
+        arguments.parameters = arguments.parameters or set()
+        typed = arguments.json.typed = json_typed.typing_of(machine.tools.schema(machine.candidate.name))
+        if typed is not None:
+            typed.given = arguments.parameters
+
+
+def arguments(machine: Machine, *, as_string: bool, leave_open: bool = False) -> Grammar:
     """Read a JSON object, or a string that contains one, and commit the call where it begins.
 
-    `as_string` means that the format prescribes a string, so that reading one is not a repair. Values that contradict
-    the tool's schema are repaired, provided that the name is already known.
+    `as_string` means that the format prescribes a string, so that reading one is not a repair; `leave_open`, that
+    further arguments may follow the object. Values that contradict the tool's schema are repaired, provided that the
+    name is already known.
     """
     reader = machine.reader
     candidate = machine.candidate
     char = yield from reader.peek()
     state = candidate.arguments.json
     schema = machine.tools.schema(candidate.name) if candidate.offered else None
-    state.typed = json_typed.typing_of(schema)
+    begin_typing(machine)
     state.around = CallSurroundings(machine)
+    if leave_open:
+        state.leave_open = not machine.tools.accepts_any and (not candidate.offered or state.typed is not None)
     if char in json_text.QUOTES:
         only = only_string_parameter(schema)
         try:
@@ -56,7 +70,7 @@ def arguments(machine: Machine, *, as_string: bool) -> Grammar:
         machine.begin_arguments()
         state.add_repair("null_arguments")
         reader.take(4, "repair")
-        reader.emit_arguments("{}")
+        json_text.empty_object(reader, state)
     else:
         raise Mismatch
     candidate.arguments.complete = True

@@ -75,6 +75,19 @@ NAME_KEYS = ("name", "tool", "function", "tool_name", "action")
 ARGUMENT_KEYS = ("arguments", "parameters", "params", "args", "input", "tool_input", "action_input")
 ID_KEYS = ("id", "call_id", "tool_call_id")
 ONLY_CALLS_KEYS = ("tool", "function", "tool_name")
+SYNONYMS = frozenset(
+    (
+        *(key.replace("_", "") for key in ARGUMENT_KEYS),
+        *("arg", "argument", "argumentlist", "argumentsobject", "argsobject", "callargs", "callarguments"),
+        *("functionargs", "functionarguments", "functioninput", "functionparameters", "functionparams", "inputdata"),
+        *("inputs", "jsonargs", "jsonarguments", "keywordarguments", "kwargs", "namedarguments", "param", "parameter"),
+        *("parametervalues", "payload", "properties", "toolargs", "toolarguments", "toolparameters", "toolparams"),
+    )
+)
+"""Keys, in lower case and without separators, that models use for the arguments object in any envelope. They are
+accepted only where they can be nothing else."""
+COMMENT_KEYS = frozenset(("thought", "thoughts", "reason", "reasoning", "rationale", "explanation", "comment"))
+"""Keys of comments that models add to the arguments of a call."""
 
 
 @frozen

@@ -507,7 +507,9 @@ class Scanners:
         openers: Markers[Marked] = Markers(markers)
         at: Markers[Marked] = Markers([*markers, (TICK, TextFinding.TICK)])
         keys = self._unmarked.reply if first else self._unmarked.anywhere
-        object_keys = keys.get("{", {})
+        # An object at the beginning of a reply may be a call whose arguments are members of the object itself; only the
+        # tool's schema decides. After text, the run passes over an object with a key that no call has.
+        object_keys = {} if first else keys.get("{", {})
         fence = FENCE_BEGUN if first else self._fences.begun_after_text()
         runs, objects = text_runs(at, openers, self._line, object_keys, fence, blocks=not closers)
         plain, small, begun = plain_object(object_keys)

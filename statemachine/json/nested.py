@@ -10,7 +10,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # the stubs l
 from json.encoder import encode_basestring
 
 from statemachine.json.state import JsonState
-from statemachine.json.text import CLOSERS, QUOTES, escape, skip, string_run, value
+from statemachine.json.text import CLOSERS, QUOTES, empty_object, escape, skip, string_run, value
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 from statemachine.stream.emitter import Sink
 from statemachine.stream.reader import UNLIMITED, Reader
@@ -40,7 +40,7 @@ def possibly_encoded_object(reader: Reader, state: JsonState) -> Grammar:
     try:
         yield from skip(reader, state)
     except EndOfText:
-        reader.emit_arguments("{}")
+        empty_object(reader, state)
         return
     if reader.text[reader.at] in QUOTES:
         yield from check_holds_object(reader)

@@ -73,6 +73,9 @@ class Typing(Protocol):
     def allows(self, kind: str) -> bool:
         """Return whether the next value may have this type."""
 
+    given: set[str]
+    """Names of the outermost object's members so far."""
+
     def names(self, depth: int, key: str) -> bool | None:
         """Return whether the object with `depth` containers around it may have this key, or None if its schema does not
         describe it.
@@ -125,6 +128,12 @@ class JsonState:
     """Schema of the values, or None if they have no schema."""
     around: Around | None = None
     """Text around this JSON text. If it is None, the first quote ends a string."""
+    leave_open: bool = False
+    """Whether to withhold the closer of the outermost object, because further members may follow it."""
+    withheld: bool = False
+    """Whether that closer has been read and withheld."""
+    resumed: bool = False
+    """Whether the outermost object continues one whose opener, and possibly members, have already been emitted."""
 
     @property
     def comments(self) -> bool:

@@ -129,7 +129,10 @@ def value(reader: Reader, state: JsonState) -> Grammar:
             if typed is not None:
                 typed.enter(len(stack))
             stack.append(brackets[char])
-            bracket(reader, "[" if char == "(" else char)
+            if state.resumed:
+                yield from resume(reader, state)
+            else:
+                bracket(reader, "[" if char == "(" else char)
             state.cut = True
             if not (yield from member(reader, state, base, first=True)):
                 return
@@ -230,8 +233,46 @@ def close(reader: Reader, state: JsonState, char: str, base: int) -> None:
     while stack[-1] != char:
         state.add_repair("missing_closer")
         reader.emit_arguments(CLOSES[stack.pop()])
-    bracket(reader, CLOSES[stack.pop()])
+    if state.leave_open and len(stack) == 1:
+        withhold_closer(reader, state)
+        reader.take(1, "argument")
+        stack.pop()
+    else:
+        bracket(reader, CLOSES[stack.pop()])
     state.cut = False
+
+
+def withhold_closer(reader: Reader, state: JsonState) -> None:
+    """Withhold the closer of the outermost object, and reserve its character.
+
+    Raises:
+        Mismatch: the arguments would exceed their limit.
+    """
+    state.withheld = True
+    if reader.target is True:
+        if not reader.remaining:
+            raise Mismatch
+        reader.remaining -= 1
+
+
+def resume(reader: Reader, state: JsonState) -> Grammar:
+    """Consume the opener of an object whose members continue those already emitted."""
+    state.resumed = False
+    reader.take(1)
+    yield from skip(reader, state)
+    if state.typed is not None and state.typed.given and reader.text[reader.at] != "}":
+        reader.emit_arguments(", ")
+
+
+def empty_object(reader: Reader, state: JsonState) -> None:
+    """Emit an object without members, except for the brackets that are withheld or have already been emitted."""
+    if not state.resumed:
+        reader.emit_arguments("{")
+    state.resumed = False
+    if state.leave_open:
+        withhold_closer(reader, state)
+    else:
+        reader.emit_arguments("}")
 
 
 def key(reader: Reader, state: JsonState) -> Grammar:

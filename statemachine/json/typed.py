@@ -93,16 +93,18 @@ def typing_of(parameters: object) -> "Typed | None":
 class Typed:
     """Implementation of `state.Typing`: the schema of the values in one JSON text."""
 
-    __slots__ = ("_levels", "_next", "_root", "_sets")
+    __slots__ = ("_levels", "_next", "_sets", "given", "root")
 
     def __init__(self, root: Node, *, sets: bool = False) -> None:
-        self._root = root
+        self.root = root
         self._sets = sets
         """Whether braces may contain the items of a set."""
         self._next: Node | None = root
         """Schema of the next value."""
         self._levels: dict[int, Node | None] = {}
         """Schemas of the open containers, keyed by the number of containers around them."""
+        self.given: set[str] = set()
+        """Names of the outermost object's members so far."""
 
     # ---- the position in the text
 
@@ -117,7 +119,12 @@ class Typed:
 
     def member(self, name: str) -> None:
         """Record that the next value is the argument with this name."""
-        self._next = self._root.member(name)
+        self._next = self.root.member(name)
+        self.given.add(name)
+
+    def restart(self) -> None:
+        """Record that the next value is the outermost object, or continues it."""
+        self._next = self.root
 
     def key(self, reader: Reader, state: JsonState) -> Grammar:
         """Read a member's key and its colon."""
@@ -129,7 +136,13 @@ class Typed:
         seen = KeyRecorder(reader)
         yield from json_text.key(reader, state)
         seen.end()
-        self._next = around.member(decode("".join(seen.pieces))[0]) if seen.room >= 0 else None
+        if seen.room < 0:
+            self._next = None
+            return
+        name = decode("".join(seen.pieces))[0]
+        self._next = around.member(name)
+        if len(state.stack) == 1:
+            self.given.add(name)
 
     # ---- the next value
 

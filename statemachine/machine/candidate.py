@@ -1,8 +1,9 @@
 """State of a call while it is being read: the candidate, its arguments and its envelope."""
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from statemachine.formats.format import Format
+from statemachine.formats.openers import KeyRole
 from statemachine.formats.scanner import TICK
 from statemachine.json.state import JsonState
 
@@ -23,12 +24,26 @@ class ArgumentsState:
     """Names of the parameters given so far."""
     open_value: bool = False
     """Whether a raw value is open."""
+    typed: bool = False
+    """Whether the schema of the tool has been looked up to determine the types of JSON."""
+    flat: bool = False
+    """Whether members of the envelope itself are arguments, so that more of them may follow."""
 
     def missing(self) -> str | None:
         """Return the text that would complete the arguments if the reply ended here, or None if nothing can complete
         them.
         """
         return None if self.open_value or not self.begun else self.json.missing()
+
+
+@frozen
+class StrayMember:
+    """Member of an envelope that may turn out to be an argument."""
+
+    text: str
+    """JSON of the value; "" if it is too long to keep."""
+    role: KeyRole | None
+    """Role of the member's key in the envelope, if any."""
 
 
 @define(eq=False)
@@ -40,6 +55,12 @@ class EnvelopeState:
     """Number of objects entered so far in search of the call."""
     has_call_key: bool = False
     """Whether the object has a key that occurs only in calls."""
+    contained: bool = False
+    """Whether there was an arguments object."""
+    strays: dict[str, StrayMember] = field(factory=dict)
+    """Members that are kept until the end of the envelope, by key."""
+    buffered: int = 0
+    """Number of characters kept in `strays`."""
     emitted_text: bool = False
     """Whether a thought or a final answer inside the envelope was emitted, in which case the object need not be a
     call.

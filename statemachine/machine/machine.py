@@ -244,6 +244,8 @@ class Machine:
     def emit_end(self) -> None:
         """Emit `CallEnd` for a committed call."""
         emitter, arguments = self.reader.emitter, self.candidate.arguments
+        if arguments.complete and arguments.json.withheld:
+            emitter.put(Sink.SYNTAX, "}")
         emitter.emit(CallEnd(emitter.index, arguments.complete, tuple(arguments.json.repairs)))
 
     def end_body(self, *, alone: bool = False) -> None:
