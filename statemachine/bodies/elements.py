@@ -9,12 +9,14 @@ from collections.abc import Generator
 from json.encoder import encode_basestring
 
 from statemachine import schema
+from statemachine.bodies.json_object import first_key_at
 from statemachine.bodies.levels import Level, Slot
 from statemachine.bodies.parameter_markers import (
     Marker,
     Tables,
     Tag,
     closing_key_at,
+    find_tag,
     is_cut_off,
     key_at,
     marker_at,
@@ -24,6 +26,7 @@ from statemachine.bodies.quoted_value import Quoted
 from statemachine.bodies.raw_value import RawValue
 from statemachine.bodies.repeated import BufferingTarget, begin_buffering, resolve_first
 from statemachine.endings import ends_call
+from statemachine.formats.format import CANONICAL_KEYS, is_synonym
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 
@@ -125,19 +128,71 @@ def take_quote_opener(machine: Machine, table: Tables) -> Generator[None, None, 
 # ---- one value that contains all arguments
 
 
-def holds_all(machine: Machine, table: Tables, level: Level) -> Generator[None, None, bool]:
-    """Return whether the value of the key here is one object that contains all arguments; if so, consume the text
-    before that object.
+def holds_all(machine: Machine, table: Tables, level: Level) -> Generator[None, None, str]:
+    """Return the key here if its value is one object that contains all arguments, and consume the text before that
+    object. Return "" if it is an ordinary parameter.
     """
-    reader, whole = machine.reader, table.body.whole
-    if not whole or machine.candidate.arguments.begun or not level.is_undeclared(whole):
+    reader = machine.reader
+    tag = yield from find_tag(machine, table, 0)
+    if tag is None or not may_hold_all(machine, level, tag.key):
+        return ""
+    offset = yield from reader.whitespace_end(tag.end)
+    if table.quote_open is not None and offset >= 0:
+        mark, end = yield from marker_at(machine, table.quote_open, offset)
+        offset = (yield from reader.whitespace_end(end)) if mark is not None else offset
+    if offset < 0 or not (yield from is_arguments_object(machine, level, tag.key, offset)):
+        return ""
+    reader.take(offset)
+    return tag.key
+
+
+def may_hold_all(machine: Machine, level: Level, key: str) -> bool:
+    """Return whether the value of this key may be the arguments object: a synonym that the schema does not declare.
+
+    Without a schema, the key must be a canonical one, and the first.
+    """
+    candidate = machine.candidate
+    if not (candidate.offered and is_synonym(key)):
         return False
-    tag = yield from tag_at(machine, table, 0)
-    offset = (yield from machine.reader.whitespace_end(tag.end)) if tag is not None and tag.key == whole else -1
+    return level.is_undeclared(key) or not (
+        level.names or candidate.arguments.begun or key.lower() not in CANONICAL_KEYS
+    )
+
+
+def is_arguments_object(machine: Machine, level: Level, key: str, offset: int) -> Generator[None, None, bool]:
+    """Return whether the value at `offset`, of a key that may hold all arguments, is an object with arguments."""
+    candidate, reader = machine.candidate, machine.reader
+    offset = yield from reader.whitespace_end(offset)
     if offset < 0 or not reader.text.startswith("{", reader.at + offset):
         return False
-    reader.take(offset)
-    return True
+    canonical = key.lower() in CANONICAL_KEYS
+    first = yield from first_key_at(machine, offset)
+    if level.names:
+        return canonical or (bool(first) and level.node is not None and level.node.declares(first or ""))
+    if first and not schema.takes_nothing(machine.tools.schema(candidate.name)):
+        level.given.add(first)
+        return True
+    return first == ""
+
+
+def skip_value_closer(machine: Machine, table: Tables, key: str) -> Grammar:
+    """Consume the closers of the value of a key, and of a quote around it, if they are here; the value has already
+    ended.
+    """
+    reader = machine.reader
+    offset = yield from reader.whitespace_end(0)
+    if table.quoted is not None and offset >= 0:
+        mark, end = yield from marker_at(machine, table.quoted.markers, offset)
+        if mark is Marker.VALUE_END:
+            reader.take(end)
+    if not table.keyed:
+        yield from skip_closer(machine, table, Marker.VALUE_END)
+        return
+    offset = yield from reader.whitespace_end(0)
+    mark, _ = (yield from marker_at(machine, table.between, offset)) if offset >= 0 else (None, 0)
+    name, end = (yield from closing_key_at(machine, table, offset)) if mark is Marker.VALUE_END else ("", 0)
+    if name == key:
+        reader.take(end)
 
 
 def skip_closer(machine: Machine, table: Tables, closer: Marker) -> Grammar:

@@ -24,17 +24,17 @@ from statemachine.bodies.envelope_members import (
     flat_member,
     holds_arguments,
     is_evidence,
-    is_synonym,
     keep_member,
     note_queued_arguments,
     place_declared,
     resume_arguments,
+    root_of,
     settle,
     stray_member,
 )
 from statemachine.bodies.json_object import arguments
 from statemachine.endings import CallSurroundings, ends_call
-from statemachine.formats.format import Envelope, Format
+from statemachine.formats.format import Envelope, Format, is_synonym
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import ANY_NAME, EnvelopeKey, KeyRole, Keys, envelope_of
 from statemachine.json import nested as json_nested
@@ -416,7 +416,9 @@ def arguments_member(machine: Machine, found: EnvelopeKey | None, key_name: str)
     if candidate.name is not None and not candidate.offered and machine.frames.state is State.CANDIDATE:
         machine.disown()
     machine.set_target()
-    yield from arguments(machine, as_string=body.as_string, leave_open=True)
+    # Without a schema, no member outside the object is known to be an argument.
+    described = not candidate.offered or root_of(machine) is not None
+    yield from arguments(machine, as_string=body.as_string, leave_open=described and not machine.tools.accepts_any)
     reader.target = False
 
 

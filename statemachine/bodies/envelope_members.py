@@ -14,15 +14,14 @@ end of the envelope, and then decided together:
 """
 
 import json
-import re
 from collections.abc import Generator
 from json.encoder import encode_basestring
 
 from attrs import define, field
 
-from statemachine.bodies.json_object import begin_typing
+from statemachine.bodies.json_object import begin_typing, first_key_at
 from statemachine.endings import CallSurroundings
-from statemachine.formats.format import COMMENT_KEYS, SYNONYMS
+from statemachine.formats.format import COMMENT_KEYS, is_synonym
 from statemachine.formats.openers import KeyRole
 from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
@@ -39,17 +38,6 @@ DESCRIBING_KEYS = frozenset({"description", "title", "type", "parameters", "inpu
 """Keys of tool descriptions, which do not suffice to show that an object without a marker is a call."""
 ENVELOPE_ROLES = frozenset({KeyRole.NAME, KeyRole.ID, KeyRole.TYPE})
 """Roles of members that describe the call, but may be arguments if they are not needed for that."""
-first_key = re.compile(
-    r"\{[ \t\r\n]{0,64}+(?:\Z|(\})|\"(?:([^\"\\\x00-\x1f]{0,256})\"|[^\"\\\x00-\x1f]{0,256}+\Z)"
-    r"|'(?:([^'\\\x00-\x1f]{0,256})'|[^'\\\x00-\x1f]{0,256}+\Z)"
-    r"|([A-Za-z_$][\w$-]{0,255}+)[ \t\r\n]{0,64}+(?:()\Z|:)|\Z)"
-).match
-"""Matches an opening brace and the first key, which is one of the groups 2 to 4; group 1 matches an empty object."""
-
-
-def is_synonym(key: str) -> bool:
-    """Return whether models use this key for the arguments object, ignoring case and separators."""
-    return key.lower().replace("_", "").replace("-", "").replace(" ", "") in SYNONYMS
 
 
 def root_of(machine: Machine) -> Node | None:
@@ -98,7 +86,7 @@ def holds_arguments(machine: Machine, key: str, *, prescribed: bool, canonical: 
             return True
         if root is None:
             return not takes_nothing(machine.tools.schema(machine.candidate.name))
-        inner = yield from first_key_of(machine)
+        inner = yield from first_key_at(machine, 0)
         return inner is not None and root.declares(inner)
     if char in json_text.QUOTES:
         node = root.member(key) if root is not None and declared else None
@@ -106,18 +94,6 @@ def holds_arguments(machine: Machine, key: str, *, prescribed: bool, canonical: 
             return False
         return (yield from contains_object(machine))
     return canonical and char in "nN"
-
-
-def first_key_of(machine: Machine) -> Generator[None, None, str | None]:
-    """Return the first key of the object here, or None if it has none, or one that is not plain or too long."""
-    reader = machine.reader
-    while True:
-        found = first_key(reader.text, reader.at)
-        if found is None or found[1]:
-            return None
-        if found.lastindex and found[5] is None:
-            return found[found.lastindex]
-        yield from reader.more()
 
 
 def contains_object(machine: Machine) -> Generator[None, None, bool]:
@@ -174,8 +150,6 @@ def resume_arguments(machine: Machine) -> bool:
     elif not state.withheld or arguments.parameters or state.typed is None:
         return False
     arguments.flat, arguments.complete, state.withheld, state.resumed = False, False, False, True
-    if isinstance(state.typed, Typed):
-        state.typed.restart()
     return True
 
 

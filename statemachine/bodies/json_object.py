@@ -1,14 +1,24 @@
 """Arguments as one plain JSON object, after a header that contains the name."""
 
+import re
+from collections.abc import Generator
 from json.encoder import encode_basestring
 
 from statemachine.endings import CallSurroundings, ends_call
 from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
+from statemachine.machine.candidate import NO_PARAMETERS
 from statemachine.machine.machine import Machine
 from statemachine.schema import only_string_parameter
 from statemachine.stream.buffer import Grammar, Mismatch
+
+first_key = re.compile(
+    r"\{[ \t\r\n]{0,64}+(?:\Z|(\})|\"(?:([^\"\\\x00-\x1f]{0,256})\"|[^\"\\\x00-\x1f]{0,256}+\Z)"
+    r"|'(?:([^'\\\x00-\x1f]{0,256})'|[^'\\\x00-\x1f]{0,256}+\Z)"
+    r"|([A-Za-z_$][\w$-]{0,255}+)[ \t\r\n]{0,64}+(?:()\Z|:)|\Z)"
+).match
+"""Matches an opening brace and the first key, which is one of the groups 2 to 4; group 1 matches an empty object."""
 
 
 def read(machine: Machine) -> Grammar:
@@ -30,7 +40,8 @@ def begin_typing(machine: Machine) -> None:
     arguments = machine.candidate.arguments
     if machine.candidate.offered and not arguments.typed:
         arguments.typed = True
-        arguments.parameters = arguments.parameters or set()
+        if arguments.parameters is NO_PARAMETERS:
+            arguments.parameters = set()
         typed = arguments.json.typed = json_typed.typing_of(machine.tools.schema(machine.candidate.name))
         if typed is not None:
             typed.given = arguments.parameters
@@ -50,8 +61,9 @@ def arguments(machine: Machine, *, as_string: bool, leave_open: bool = False) ->
     schema = machine.tools.schema(candidate.name) if candidate.offered else None
     begin_typing(machine)
     state.around = CallSurroundings(machine)
-    if leave_open:
-        state.leave_open = not machine.tools.accepts_any and (not candidate.offered or state.typed is not None)
+    if isinstance(state.typed, json_typed.Typed):
+        state.typed.restart()
+    state.leave_open = leave_open
     if char in json_text.QUOTES:
         only = only_string_parameter(schema)
         try:
@@ -76,6 +88,24 @@ def arguments(machine: Machine, *, as_string: bool, leave_open: bool = False) ->
     candidate.arguments.complete = True
 
 
+def emit_object(machine: Machine, text: str) -> None:
+    """Emit an object that has already been consumed as the arguments; further arguments may follow.
+
+    Raises:
+        Mismatch: the text is not one object.
+    """
+    state = machine.candidate.arguments.json
+    begin_typing(machine)
+    machine.begin_arguments()
+    if isinstance(state.typed, json_typed.Typed):
+        state.typed.restart()
+    state.around, state.leave_open = None, True
+    inner = json_nested.Nested(state, json_text.value)
+    machine.reader.emit_arguments(inner.push(text) + inner.finish())
+    if not inner.readable():
+        raise Mismatch
+
+
 def sole_argument(machine: Machine, name: str) -> Grammar:
     """Read a string given in place of the arguments as the value of the tool's only parameter, which is called
     `name`.
@@ -88,3 +118,19 @@ def sole_argument(machine: Machine, name: str) -> Grammar:
     reader.emit_arguments(f"{{{encode_basestring(name)}: ")
     yield from json_text.value(reader, state)
     reader.emit_arguments("}")
+
+
+def first_key_at(machine: Machine, offset: int) -> Generator[None, None, str | None]:
+    """Return the first key of the object at `offset`, "" if the object is empty, or None if the key is not plain or too
+    long.
+    """
+    reader = machine.reader
+    while True:
+        found = first_key(reader.text, reader.at + offset)
+        if found is None or found[1]:
+            return found and ""
+        if found.lastindex and found[5] is None:
+            return found[found.lastindex]
+        if reader.ended:
+            return None
+        yield

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from statemachine import schema
 from statemachine.bodies import expression, json_object, parameters
+from statemachine.bodies.elements import is_arguments_object, may_hold_all
 from statemachine.bodies.parameters import ParameterReader, tables
 from statemachine.bodies.words import Pattern, name_text, word
 from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
@@ -26,6 +27,8 @@ bare_value = re.compile(r"[^\s\"'<>/]*+").match
 
 
 PLAIN = "{name}"
+ENTITIES = {"&quot;": '"', "&apos;": "'", "&#39;": "'", "&#34;": '"', "&lt;": "<", "&gt;": ">", "&amp;": "&"}
+"""Characters by their entities; the ampersand is last, because the others begin with it."""
 
 
 @lru_cache(maxsize=128)
@@ -184,7 +187,7 @@ def tag(machine: Machine, rule: NameRule, form: Format, body: Body, *, named_her
             spelled = pattern_of(rule.spelling)(name) if rule.spelling != PLAIN else None
             set_name(machine, spelled["name"] if spelled else name)
             reading = ParameterReader(machine, tables(body, form.openers, form.close))
-        else:
+        elif not (yield from all_in_attribute(machine, reading, key)):
             yield from argument(machine, reading, key)
     if reading is None:
         raise Mismatch
@@ -226,6 +229,52 @@ def attribute_text(machine: Machine) -> Generator[None, None, str]:
         captured.append(reader.take(1))
     reader.take(1)
     return "".join(captured)
+
+
+def all_in_attribute(machine: Machine, reading: ParameterReader, key: str) -> Generator[None, None, bool]:
+    """Read an attribute whose value is one object that contains all arguments. Return False, without consuming
+    anything, if it is an ordinary argument.
+
+    The object is written as JSON, as a JSON string, or with entities. An entity may contain any character, so such an
+    object is read in one piece.
+    """
+    reader = machine.reader
+    quote = reader.text[reader.at] if reader.text[reader.at] in "\"'" else ""
+    if not may_hold_all(machine, reading.level, key):
+        return False
+    if not (yield from is_arguments_object(machine, reading.level, key, len(quote))):
+        return False
+    brace = yield from reader.whitespace_end(len(quote))
+    offset = yield from reader.whitespace_end(brace + 1)
+    char = reader.text[reader.at + offset : reader.at + offset + 1]
+    if quote and char == "&":
+        yield from object_with_entities(machine, reading, quote)
+    elif quote and char == "\\":
+        yield from reading.all_arguments()
+    else:
+        reader.take(brace)
+        yield from reading.all_arguments()
+        yield from machine.skip_whitespace()
+        if quote and reader.text[reader.at] != quote:
+            raise Mismatch
+        reader.take(len(quote))
+    return True
+
+
+def object_with_entities(machine: Machine, reading: ParameterReader, quote: str) -> Grammar:
+    """Read an attribute whose value is an object written with entities (`&quot;`)."""
+    reader = machine.reader
+    length = 1
+    while (end := reader.text.find(quote, reader.at + length)) < 0:
+        length = len(reader.text) - reader.at
+        if length > machine.limits.held:
+            raise Mismatch
+        yield from reader.more()
+    text = reader.text[reader.at + 1 : end]
+    for entity, char in ENTITIES.items():
+        text = text.replace(entity, char)
+    reader.take(end + 1 - reader.at, "argument")
+    yield from reading.all_arguments(text)
 
 
 def argument(machine: Machine, reading: ParameterReader, key: str) -> Grammar:

@@ -8,12 +8,13 @@ import json
 
 from statemachine import schema
 from statemachine.bodies import json_object
-from statemachine.bodies.elements import holds_all, key, opens_key, skip_closer, slot_of, value
+from statemachine.bodies.elements import holds_all, key, opens_key, skip_closer, skip_value_closer, slot_of, value
 from statemachine.bodies.levels import Level, Slot
 from statemachine.bodies.parameter_markers import Marker, Tables, closing_key_at, is_cut_off, marker_at, tables
 from statemachine.endings import ends_call
 from statemachine.formats.format import Format, Parameters
 from statemachine.json.state import WORDS
+from statemachine.machine.candidate import NO_PARAMETERS
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 from statemachine.stream.runs import json_escape
@@ -60,11 +61,11 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
             reader.take(length)
             if candidate.offered and not candidate.committed and not table.keyed:
                 machine.commit()
-            if (yield from holds_all(machine, table, reading.level)):
-                yield from json_object.arguments(machine, as_string=False)
-                yield from skip_closer(machine, table, Marker.VALUE_END)
-                return
-            yield from reading.parameter()
+            if whole := (yield from holds_all(machine, table, reading.level)):
+                yield from reading.all_arguments()
+                yield from skip_value_closer(machine, table, whole)
+            else:
+                yield from reading.parameter()
         elif mark is Marker.CALL_END:
             reading.end()
             return
@@ -105,7 +106,9 @@ class ParameterReader:
         names = tuple(schema.properties(parameters))
         node = schema.arguments_node(parameters)
         arguments = machine.candidate.arguments
-        given = arguments.parameters = arguments.parameters or set()
+        if arguments.parameters is NO_PARAMETERS:
+            arguments.parameters = set()
+        given = arguments.parameters
         self.level = Level(node, names, given)
         self.levels = [self.level]
 
@@ -138,10 +141,29 @@ class ParameterReader:
         machine.begin_arguments()
         candidate.arguments.json.stack[:] = ["}"]
         candidate.arguments.open_value = True
-        reader.emit_arguments(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
+        separator = "{" if first else ", " if self.level.given else ""
+        reader.emit_arguments(separator + json.dumps(name, ensure_ascii=False) + ": ")
         self.level.given.add(name)
         node = self.level.member(name)
         return schema.STRING if not candidate.offered else node.types if node is not None else schema.ANY
+
+    def all_arguments(self, text: str | None = None) -> Grammar:
+        """Read an object that contains the arguments, or continues them; further parameters may follow.
+
+        If `text` is given, the object is that text, which has already been consumed.
+        """
+        machine = self.machine
+        candidate = machine.candidate
+        state = candidate.arguments.json
+        state.add_repair("arguments_key")
+        state.stack.clear()
+        state.resumed = candidate.arguments.begun
+        if text is None:
+            yield from json_object.arguments(machine, as_string=False, leave_open=True)
+        else:
+            json_object.emit_object(machine, text)
+        candidate.arguments.complete = state.leave_open = state.withheld = False
+        state.stack[:] = ["}"]
 
     def parameter(self) -> Grammar:
         """Read one key and its value, after the opener has been consumed."""

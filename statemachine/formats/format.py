@@ -86,8 +86,15 @@ SYNONYMS = frozenset(
 )
 """Keys, in lower case and without separators, that models use for the arguments object in any envelope. They are
 accepted only where they can be nothing else."""
+CANONICAL_KEYS = ARGUMENT_KEYS[:2]
+"""Keys that can hardly mean anything but the arguments object."""
 COMMENT_KEYS = frozenset(("thought", "thoughts", "reason", "reasoning", "rationale", "explanation", "comment"))
 """Keys of comments that models add to the arguments of a call."""
+
+
+def is_synonym(key: str) -> bool:
+    """Return whether models use this key for the arguments object, ignoring case and separators."""
+    return key.lower().replace("_", "").replace("-", "").replace(" ", "") in SYNONYMS
 
 
 @frozen
@@ -153,8 +160,6 @@ class Parameters:
     """Key of an array's elements. If set, a value may itself consist of keys and values: it is an array if its elements
     have this key, and an object if they do not.
     """
-    whole: str = ""
-    """Key whose value may be one JSON object with all arguments, unless the tool has a parameter of that name."""
 
 
 @frozen(cache_hash=True)

@@ -582,7 +582,6 @@ TABLE = (
                     key_rule=NameRule(attribute="name"),
                     close="</{|}DSML{|}parameter>",
                     type_attribute="string",
-                    whole="arguments",
                 ),
                 INVOKE_NAME,
             ),
@@ -590,8 +589,7 @@ TABLE = (
         close="</{|}DSML{|}invoke>",
         models="DeepSeek V3.2, V4",
         about='`string="true"` marks a value as raw text, `string="false"` as JSON. Each bar may be plain, double '
-        "(`‖`) or written twice. A parameter named `arguments` may contain all arguments if the tool has no "
-        "parameter of that name.",
+        "(`‖`) or written twice.",
     ),
     Format(
         "deepseek_v41",
@@ -605,7 +603,6 @@ TABLE = (
                     key_rule=NameRule(attribute="name"),
                     close="</{|}DSML{|} parameter>",
                     type_attribute="string",
-                    whole="arguments",
                 ),
                 INVOKE_NAME,
             ),
@@ -681,7 +678,6 @@ TABLE = (
                     other_keys=(("<parameter{ }", "</parameter>"), ("<paramname=", "</param>")),
                     wrappers=(("<arguments>", "</arguments>"),),
                     quote=("<![CDATA[", "]]>"),
-                    whole="properties",
                 ),
                 INVOKE_NAME,
             ),
@@ -690,8 +686,7 @@ TABLE = (
         lines=False,
         models="MiniCPM 5",
         about="`<tool_call>` may enclose a call, `<arguments>` may enclose its parameters, and `<parameter>` may "
-        "replace `<param>`. A parameter named `properties` may contain all arguments if the tool has no parameter of "
-        "that name.",
+        "replace `<param>`.",
     ),
     Format(
         "kimi_k3",

@@ -9,7 +9,7 @@ from support.statemachine_fold import calls_of, outcome, pieces
 from support.sweeps import each
 
 from statemachine import FORMATS, ArgumentsDelta, Call, CallEnd, CallStart, Parser, write
-from statemachine.formats.format import SYNONYMS, Envelope
+from statemachine.formats.format import SYNONYMS, Envelope, Parameters
 from statemachine.formats.openers import envelope_of
 
 STRING = {"type": "string"}
@@ -127,6 +127,13 @@ def test_kept_members_are_bounded() -> None:
     text = f'<tool_call>{{"name": "find_bird", "a": {long}, "b": {{"habitat": {long}}}}}</tool_call>'
     [call] = calls_of(outcome(pieces(text, 1000), TOOLS, "stop"))
     assert (call.arguments, call.complete, call.repairs) == ("", False, ("ignored_member",))
+
+
+@each("form", [name for name, form in FORMATS.items() if isinstance(form.variants[0].body, Parameters)])
+@each("key", ["arguments", "parameters", "args", "kwargs"])
+def test_one_parameter_with_all_arguments_is_unwrapped(form: str, key: str) -> None:
+    wrapped = write([Call("find_bird", f'{{"{key}": "@"}}')], form).replace("@", ARGUMENTS)
+    assert parsed(form, wrapped) == (ARGUMENTS, True, ("arguments_key",))
 
 
 def test_synonyms_are_folded() -> None:
