@@ -94,6 +94,12 @@ class Tables:
     """Markers and run for the inside of a raw value."""
     trimmed: ValueEnds
     """Like `plain`, for a value that begins on its own line, so that the line break before its closer is markup too."""
+    call_tag: Callable[[str, int], Match[str] | None]
+    """Matches the text after the opener of a call whose name is in its tag, or a prefix of that text (group 1). Group 2
+    matches if a call may continue there; the alternative is a tag that closes itself.
+    """
+    call_name: Callable[[str, int], Match[str] | None]
+    """Like `call_tag`, if the name follows the opener."""
     ends: Markers[bool]
     """Markers that end a key; true if the key's type follows."""
     type_ends: Markers[bool] | None
@@ -127,6 +133,9 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
     if body.quote:
         quote_open = Markers([(body.quote[0], Marker.OPEN)])
         quoted = compile_inside([(body.quote[0], Marker.OPEN), (body.quote[1], Marker.VALUE_END)], trimmed=False)
+    continues = f"(?=[{re.escape(''.join(sorted({text[0] for text in between} | {'{', '<'})))}])()"
+    after_name = continues.replace("(?=[", r"(?=[\r\n")
+    space = rf"[ \t\r\n]{{0,{MAX_KEY}}}+"
     return Tables(
         body=body,
         openers=openers,
@@ -136,6 +145,10 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
         inner=Markers([(text, mark) for text, mark in between.items() if mark is not Marker.CALL_END]),
         plain=plain,
         trimmed=compile_inside(within, trimmed=True) if body.trim else plain,
+        call_tag=re.compile(rf"[^<>{{\r\n\]]{{0,{MAX_KEY}}}+(?:/>|>?+{space}(?:(\Z)|{continues}))").match,
+        call_name=re.compile(
+            rf"(?:[ \t]{{0,16}}+\r?\n{space})?+[\w.:-]{{0,{MAX_KEY}}}+(?:[ \t]{{0,16}}+\r?+(\Z)|{after_name})"
+        ).match,
         ends=Markers([*((end, False) for end in body.key_rule.ends), *((mark, True) for mark in body.type_marks[:1])]),
         type_ends=Markers([(body.type_marks[1], False)]) if body.type_marks else None,
         closing=re.compile(closing if keyed else "(?!)").match,

@@ -16,6 +16,7 @@ A value that must be a string streams from its first character. A value that may
 may still be JSON of a type that the schema allows; once a character rules this out, the value is streamed as a string.
 """
 
+import re
 from collections.abc import Generator, Sequence
 
 from statemachine import schema
@@ -41,6 +42,8 @@ from statemachine.stream.emitter import Sink
 from statemachine.stream.runs import json_escape
 
 QUOTES = frozenset("\"'`")
+mention = re.compile(r" |[,.;:!?)\]](?:[\s<]|(\Z))").match
+"""Matches the text after a key that is only mentioned in a sentence."""
 
 
 class RawValue:
@@ -144,7 +147,7 @@ class RawValue:
             # Without a schema, the start of a line is the only evidence that distinguishes a key from text about keys.
             # If closers repeat their keys, a tag at the start of a line is more likely to be HTML.
             closed = not (self.table.keyed or level.names) and reader.text[reader.at + offset] in "\r\n"
-            if self.shown.blocks:
+            if self.shown.blocks or (yield from self.is_mention(offset, end)):
                 return False
             return level.accepts_key((yield from key_at(machine, self.table, end)), closed=closed)
         if self.table.keyed and mark is not None:
@@ -161,7 +164,7 @@ class RawValue:
                 return (yield from self.may_follow(after, around))
         elif mark is Marker.VALUE_END:
             if self.shown.closes_shown_key:
-                return (yield from self.ends_call(end))
+                return (yield from self.ends_call(end)) or (yield from self.ends_after_mention(end))
             return (yield from self.may_follow(end, self.levels))
         if mark is Marker.CALL_END:
             # Inside a shown call, the call's closer closes the shown call. Both readings are possible; the balanced one
@@ -179,6 +182,51 @@ class RawValue:
         offset = yield from self.machine.reader.whitespace_end(offset)
         mark, end = (yield from marker_at(self.machine, self.table.between, offset)) if offset >= 0 else (None, 0)
         return mark is Marker.CALL_END and (yield from self.may_end(end))
+
+    def ends_after_mention(self, offset: int) -> Generator[None, None, bool]:
+        """Return whether the value closer that ends at `offset` ends the value, because the last shown key is only
+        mentioned: the next parameter or, after the opener of a shown call, the end of the reply must follow.
+        """
+        machine = self.machine
+        reader = machine.reader
+        if self.shown.stack[-1] is not MarkupKind.MENTION:
+            return False
+        begin = yield from reader.whitespace_end(offset)
+        mark, end = (yield from marker_at(machine, self.table.between, begin)) if begin >= 0 else (None, 0)
+        if mark is Marker.KEY and not self.shown.calls:
+            level = self.levels[-1]
+            line = not level.names and "\n" in reader.text[reader.at + offset : reader.at + begin]
+            return level.accepts_key((yield from key_at(machine, self.table, end)), closed=line)
+        while mark is Marker.CALL_END and end >= 0:
+            if reader.ended and reader.at + end >= len(reader.text):
+                return True
+            end = yield from follower_end(machine, end)
+        return False
+
+    def is_mention(self, offset: int, end: int) -> Generator[None, None, bool]:
+        """Return whether the key opener from `offset` to `end` is only mentioned in a sentence: after the mention of a
+        call, or if values begin on their own lines, in the middle of a line.
+        """
+        reader, mentioned = self.machine.reader, self.shown.call_mentioned
+        if reader.text[reader.at + offset] in "\r\n" or not (mentioned or self.trimmed):
+            return False
+        tag = yield from find_tag(self.machine, self.table, end)
+        if tag is None:
+            return False
+        return (yield from self.mention_follows(tag.end)) or (
+            mentioned and reader.text[reader.at + tag.end : reader.at + tag.end + 1] in ('"', "'", "`")
+        )
+
+    def mention_follows(self, offset: int) -> Generator[None, None, bool]:
+        """Return whether the text at `offset`, after a key, continues a sentence."""
+        reader = self.machine.reader
+        while True:
+            found = mention(reader.text, reader.at + offset)
+            if found is not None and (found[1] is None or reader.ended):
+                return True
+            if found is None and (reader.at + offset < len(reader.text) or reader.ended):
+                return False
+            yield
 
     def may_end(self, offset: int) -> Generator[None, None, bool]:
         """Return whether the call may have ended at `offset`, judging by the text after it.
@@ -201,7 +249,7 @@ class RawValue:
         if mark is None:
             return 1
         if mark is Marker.CALL:
-            self.shown.open(MarkupKind.CALL)
+            yield from self.show_call(end)
         elif mark is Marker.KEY:
             yield from self.show_key(end)
         elif mark is Marker.CALL_END and self.shown.calls:
@@ -211,6 +259,20 @@ class RawValue:
             if named == self.key or (mark is Marker.VALUE_END and not self.table.keyed):
                 self.shown.close_key()
         return end
+
+    def show_call(self, offset: int) -> Grammar:
+        """Record the opener of a shown call, unless the text after its name shows that it is only mentioned, or its tag
+        closes itself.
+        """
+        reader = self.machine.reader
+        in_tag = reader.text[reader.at + offset - 1] != ">"
+        continues = self.table.call_tag if in_tag else self.table.call_name
+        while (found := continues(reader.text, reader.at + offset)) and found[1] is not None and not reader.ended:
+            yield
+        if found is not None and found[2] is not None:
+            self.shown.open(MarkupKind.CALL)
+        else:
+            self.shown.call_mentioned = True
 
     def show_key(self, offset: int) -> Grammar:
         """Record a shown key opener, unless a quote follows it, which means that the text only mentions the opener."""
@@ -224,7 +286,8 @@ class RawValue:
             yield
         follows = reader.text[reader.at + tag.end : reader.at + tag.end + 1]
         if follows not in QUOTES:
-            self.shown.open(MarkupKind.MENTION if follows == " " else MarkupKind.KEY)
+            mentioned = yield from self.mention_follows(tag.end)
+            self.shown.open(MarkupKind.MENTION if mentioned else MarkupKind.KEY)
 
     def levels_after_closer(self, key: str) -> Sequence[Level]:
         """Return the levels that remain open after the closer of a key, or an empty sequence if the closer closes

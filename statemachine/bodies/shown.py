@@ -17,19 +17,21 @@ class MarkupKind(Enum):
 
     CALL = "a call"
     KEY = "a key"
-    MENTION = "a key followed by a blank: more likely a word in a sentence"
+    MENTION = "a key followed by a blank or punctuation: more likely a word in a sentence"
     QUOTE = "a quote like the one around the value"
 
 
 class ShownMarkup:
     """Stack of the markup shown in one value, with the number of calls and keys on it."""
 
-    __slots__ = ("calls", "complete", "keys", "stack", "stray")
+    __slots__ = ("call_mentioned", "calls", "complete", "keys", "stack", "stray")
 
     def __init__(self) -> None:
         self.stack: list[MarkupKind] = []
         self.calls = 0
         self.keys = 0
+        self.call_mentioned = False
+        """Whether the value mentions the opener of a call in a sentence."""
         self.complete = False
         """Whether a call or a key was shown from opener to closer."""
         self.stray = False
