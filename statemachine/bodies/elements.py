@@ -175,26 +175,6 @@ def is_arguments_object(machine: Machine, level: Level, key: str, offset: int) -
     return first == ""
 
 
-def skip_value_closer(machine: Machine, table: Tables, key: str) -> Grammar:
-    """Consume the closers of the value of a key, and of a quote around it, if they are here; the value has already
-    ended.
-    """
-    reader = machine.reader
-    offset = yield from reader.whitespace_end(0)
-    if table.quoted is not None and offset >= 0:
-        mark, end = yield from marker_at(machine, table.quoted.markers, offset)
-        if mark is Marker.VALUE_END:
-            reader.take(end)
-    if not table.keyed:
-        yield from skip_closer(machine, table, Marker.VALUE_END)
-        return
-    offset = yield from reader.whitespace_end(0)
-    mark, _ = (yield from marker_at(machine, table.between, offset)) if offset >= 0 else (None, 0)
-    name, end = (yield from closing_key_at(machine, table, offset)) if mark is Marker.VALUE_END else ("", 0)
-    if name == key:
-        reader.take(end)
-
-
 def skip_closer(machine: Machine, table: Tables, closer: Marker) -> Grammar:
     """Consume this closer if it is here; the value has already ended with its JSON object."""
     offset = yield from machine.reader.whitespace_end(0)

@@ -149,7 +149,8 @@ def resume_arguments(machine: Machine) -> bool:
         state.stack.pop()
     elif not state.withheld or arguments.parameters or state.typed is None:
         return False
-    arguments.flat, arguments.complete, state.withheld, state.resumed = False, False, False, True
+    arguments.flat = arguments.complete = state.withheld = False
+    state.resumed = ", " if arguments.parameters else ""
     return True
 
 

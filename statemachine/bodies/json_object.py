@@ -63,7 +63,7 @@ def arguments(machine: Machine, *, as_string: bool, leave_open: bool = False) ->
     state.around = CallSurroundings(machine)
     if isinstance(state.typed, json_typed.Typed):
         state.typed.restart()
-    state.leave_open = leave_open
+    state.leave_open = int(leave_open)
     if char in json_text.QUOTES:
         only = only_string_parameter(schema)
         try:
@@ -99,7 +99,7 @@ def emit_object(machine: Machine, text: str) -> None:
     machine.begin_arguments()
     if isinstance(state.typed, json_typed.Typed):
         state.typed.restart()
-    state.around, state.leave_open = None, True
+    state.around, state.leave_open = None, 1
     inner = json_nested.Nested(state, json_text.value)
     machine.reader.emit_arguments(inner.push(text) + inner.finish())
     if not inner.readable():

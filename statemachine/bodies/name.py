@@ -8,6 +8,7 @@ from statemachine import schema
 from statemachine.bodies import expression, json_object, parameters
 from statemachine.bodies.elements import is_arguments_object, may_hold_all
 from statemachine.bodies.parameters import ParameterReader, tables
+from statemachine.bodies.scalars import raw_value_json, unescape_json
 from statemachine.bodies.words import Pattern, name_text, word
 from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
 from statemachine.formats.markers import Markers, closers_of
@@ -284,7 +285,7 @@ def argument(machine: Machine, reading: ParameterReader, key: str) -> Grammar:
     quote = reader.text[reader.at]
     if quote not in "\"'":
         value = yield from word(machine, bare_value)
-        reader.emit_arguments(parameters.raw_value_json(value, types))
+        reader.emit_arguments(raw_value_json(value, types))
     elif types == schema.STRING:
         reader.take(1)
         reader.emit_arguments('"')
@@ -303,5 +304,5 @@ def argument(machine: Machine, reading: ParameterReader, key: str) -> Grammar:
                 raise Mismatch
         reader.target = target
         reader.take(1)
-        reader.emit_arguments(parameters.raw_value_json(parameters.unescape_json("".join(captured)), types))
+        reader.emit_arguments(raw_value_json(unescape_json("".join(captured)), types))
     machine.candidate.arguments.open_value = False

@@ -328,3 +328,23 @@ def find_tag(machine: Machine, table: Tables, offset: int) -> Generator[None, No
         return (yield from tag_at(machine, table, offset))
     except (EndOfText, Mismatch):
         return None
+
+
+def take_value_closer(machine: Machine, table: Tables, key: str) -> Generator[None, None, bool]:
+    """Consume the closers of the value of a key, and of a quote around it, if they are here. Return whether the value's
+    closer was here.
+    """
+    reader = machine.reader
+    if table.quoted is not None:
+        offset = yield from reader.whitespace_end(0)
+        mark, end = (yield from marker_at(machine, table.quoted.markers, offset)) if offset >= 0 else (None, 0)
+        if mark is Marker.VALUE_END:
+            reader.take(end)
+    offset = yield from reader.whitespace_end(0)
+    mark, end = (yield from marker_at(machine, table.between, offset)) if offset >= 0 else (None, 0)
+    if mark is Marker.VALUE_END and table.keyed:
+        name, end = yield from closing_key_at(machine, table, offset)
+        mark = mark if name == key else None
+    if mark is Marker.VALUE_END:
+        reader.take(end)
+    return mark is Marker.VALUE_END

@@ -8,45 +8,41 @@ import json
 
 from statemachine import schema
 from statemachine.bodies import json_object
-from statemachine.bodies.elements import holds_all, key, opens_key, skip_closer, skip_value_closer, slot_of, value
+from statemachine.bodies.elements import holds_all, key, opens_key, skip_closer, slot_of, value
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.parameter_markers import Marker, Tables, closing_key_at, is_cut_off, marker_at, tables
+from statemachine.bodies.lists import ListReader, wants_list
+from statemachine.bodies.parameter_markers import (
+    Marker,
+    Tables,
+    closing_key_at,
+    is_cut_off,
+    marker_at,
+    tables,
+    take_value_closer,
+)
 from statemachine.endings import ends_call
 from statemachine.formats.format import Format, Parameters
-from statemachine.json.state import WORDS
 from statemachine.machine.candidate import NO_PARAMETERS
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
-from statemachine.stream.runs import json_escape
 
-__all__ = ["ParameterReader", "raw_value_json", "read", "tables", "unescape_json"]
-
-
-def unescape_json(text: str) -> str:
-    """Return the text of a JSON string, given its escaped content."""
-    return str(json.loads(f'"{text}"'))
-
-
-def raw_value_json(text: str, types: frozenset[str]) -> str:
-    """Return the JSON for a complete raw value: the value itself if it is JSON of an allowed type, and a JSON string if
-    it is not.
-    """
-    plain = text.strip()
-    plain = WORDS.get(plain, plain)
-    try:
-        found = json.loads(plain)
-    except ValueError:
-        found = text
-    if isinstance(found, str) or not types.intersection(schema.json_types_of(found)):
-        return f'"{json_escape(text)}"'
-    return plain
+__all__ = ["ParameterReader", "read", "tables"]
 
 
 def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
     """Read the parameters, up to the call's closer (not consumed) or the beginning of another span."""
-    reader = machine.reader
     table = tables(body, form.openers, form.close)
     reading = ParameterReader(machine, table)
+    try:
+        yield from read_parameters(machine, table, reading)
+    except (EndOfText, Mismatch):
+        reading.lists.release()
+        raise
+
+
+def read_parameters(machine: Machine, table: Tables, reading: "ParameterReader") -> Grammar:
+    """Read the parameters of a call with this reader."""
+    reader = machine.reader
     candidate = machine.candidate
     wrapped = False
     while True:
@@ -63,7 +59,7 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
                 machine.commit()
             if whole := (yield from holds_all(machine, table, reading.level)):
                 yield from reading.all_arguments()
-                yield from skip_value_closer(machine, table, whole)
+                yield from take_value_closer(machine, table, whole)
             else:
                 yield from reading.parameter()
         elif mark is Marker.CALL_END:
@@ -97,7 +93,7 @@ def has_enclosing_span(machine: Machine) -> bool:
 class ParameterReader:
     """Reader for the parameters of one call."""
 
-    __slots__ = ("level", "levels", "machine", "table")
+    __slots__ = ("level", "levels", "lists", "machine", "table")
 
     def __init__(self, machine: Machine, table: Tables) -> None:
         self.machine = machine
@@ -111,11 +107,13 @@ class ParameterReader:
         given = arguments.parameters
         self.level = Level(node, names, given)
         self.levels = [self.level]
+        self.lists = ListReader(machine, table)
 
     def end(self) -> None:
         """End the arguments; they are complete unless a value may have swallowed markup."""
         machine = self.machine
         reader = machine.reader
+        self.lists.end()
         if not machine.candidate.arguments.begun:
             machine.begin_arguments()
             reader.emit_arguments("{")
@@ -155,21 +153,36 @@ class ParameterReader:
         machine = self.machine
         candidate = machine.candidate
         state = candidate.arguments.json
+        self.lists.end()
         state.add_repair("arguments_key")
         state.stack.clear()
-        state.resumed = candidate.arguments.begun
+        if candidate.arguments.begun:
+            state.resumed = ", " if self.level.given else ""
         if text is None:
             yield from json_object.arguments(machine, as_string=False, leave_open=True)
         else:
             json_object.emit_object(machine, text)
-        candidate.arguments.complete = state.leave_open = state.withheld = False
+        candidate.arguments.complete = state.withheld = False
+        state.leave_open = 0
         state.stack[:] = ["}"]
 
     def parameter(self) -> Grammar:
         """Read one key and its value, after the opener has been consumed."""
         machine = self.machine
         tag = yield from key(machine, self.table)
-        types = self.open_key(tag.key)
-        known = machine.candidate.offered
-        slot = slot_of(self.level.member(tag.key), tag) if known else Slot(tag.key, types, None)
-        yield from value(machine, self.table, self.levels, slot)
+        if not machine.candidate.offered:
+            yield from self.value(Slot(tag.key, self.open_key(tag.key), None))
+            return
+        node = self.level.member(tag.key)
+        slot = slot_of(node, tag)
+        if not self.lists.continues(tag.key):
+            self.lists.end()
+            if tag.key in self.level.given and node is not None and "array" in node.types and node.types != schema.ANY:
+                # The values belong together, but the first one has been emitted: one of them would be lost.
+                self.level.sound = False
+            self.open_key(tag.key)
+        yield from self.lists.read(slot, self.value) if wants_list(node) else self.value(slot)
+
+    def value(self, slot: Slot) -> Grammar:
+        """Return the grammar that reads one value."""
+        return value(self.machine, self.table, self.levels, slot)

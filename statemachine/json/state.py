@@ -128,12 +128,16 @@ class JsonState:
     """Schema of the values, or None if they have no schema."""
     around: Around | None = None
     """Text around this JSON text. If it is None, the first quote ends a string."""
-    leave_open: bool = False
-    """Whether to withhold the closer of the outermost object, because further members may follow it."""
+    leave_open: int = 0
+    """Number of containers, counted from the outermost one, whose closers are withheld because further members or items
+    may follow: 1 for the object of the arguments, 2 for a list in it, 0 for none.
+    """
     withheld: bool = False
     """Whether that closer has been read and withheld."""
-    resumed: bool = False
-    """Whether the outermost object continues one whose opener, and possibly members, have already been emitted."""
+    resumed: str | None = None
+    """Separator before the first member or item of the next container if that one continues a container whose opener
+    has already been emitted; None if it does not.
+    """
 
     @property
     def comments(self) -> bool:

@@ -129,7 +129,7 @@ def value(reader: Reader, state: JsonState) -> Grammar:
             if typed is not None:
                 typed.enter(len(stack))
             stack.append(brackets[char])
-            if state.resumed:
+            if state.resumed is not None:
                 yield from resume(reader, state)
             else:
                 bracket(reader, "[" if char == "(" else char)
@@ -233,7 +233,7 @@ def close(reader: Reader, state: JsonState, char: str, base: int) -> None:
     while stack[-1] != char:
         state.add_repair("missing_closer")
         reader.emit_arguments(CLOSES[stack.pop()])
-    if state.leave_open and len(stack) == 1:
+    if len(stack) == state.leave_open:
         withhold_closer(reader, state)
         reader.take(1, "argument")
         stack.pop()
@@ -243,7 +243,7 @@ def close(reader: Reader, state: JsonState, char: str, base: int) -> None:
 
 
 def withhold_closer(reader: Reader, state: JsonState) -> None:
-    """Withhold the closer of the outermost object, and reserve its character.
+    """Withhold the closer of the innermost container, and reserve its character.
 
     Raises:
         Mismatch: the arguments would exceed their limit.
@@ -256,19 +256,19 @@ def withhold_closer(reader: Reader, state: JsonState) -> None:
 
 
 def resume(reader: Reader, state: JsonState) -> Grammar:
-    """Consume the opener of an object whose members continue those already emitted."""
-    state.resumed = False
+    """Consume the opener of a container that continues one already emitted."""
+    separator, state.resumed = state.resumed, None
     reader.take(1)
     yield from skip(reader, state)
-    if state.typed is not None and state.typed.given and reader.text[reader.at] != "}":
-        reader.emit_arguments(", ")
+    if separator and reader.text[reader.at] not in "}]":
+        reader.emit_arguments(separator)
 
 
 def empty_object(reader: Reader, state: JsonState) -> None:
     """Emit an object without members, except for the brackets that are withheld or have already been emitted."""
-    if not state.resumed:
+    if state.resumed is None:
         reader.emit_arguments("{")
-    state.resumed = False
+    state.resumed = None
     if state.leave_open:
         withhold_closer(reader, state)
     else:

@@ -136,5 +136,23 @@ def test_one_parameter_with_all_arguments_is_unwrapped(form: str, key: str) -> N
     assert parsed(form, wrapped) == (ARGUMENTS, True, ("arguments_key",))
 
 
+@each("form", [name for name, form in FORMATS.items() if isinstance(form.variants[0].body, Parameters)])
+def test_a_repeated_parameter_is_a_list(form: str) -> None:
+    text = write([Call("find_bird", '{"tags": "a", "tagz": "b", "count": 2}')], form).replace("tagz", "tags")
+    tools = {"find_bird": {"type": "object", "properties": {"tags": {"type": "array"}, "count": {"type": "integer"}}}}
+    for size in SIZES:
+        [call] = calls_of(outcome(pieces(text, size), tools, "stop", formats=[form]))
+        assert (json.loads(call.arguments), call.complete) == ({"tags": ["a", "b"], "count": 2}, True)
+        assert call.repairs == ("repeated_list",)
+
+
+def test_a_further_item_streams() -> None:
+    parser = Parser({"f": {"type": "object", "properties": {"tags": {"type": "array", "items": STRING}}}})
+    head = '<invoke name="f"><parameter name="tags">'
+    assert parser.feed(f"{head}oats</parameter>") == [CallStart(0, "f", None, "invoke"), ArgumentsDelta(0, '{"tags": ')]
+    assert parser.feed('<parameter name="tags">ry') == [ArgumentsDelta(0, '["oats", "ry')]
+    assert parser.feed("e and") == [ArgumentsDelta(0, "e and")]
+
+
 def test_synonyms_are_folded() -> None:
     assert all(key == key.lower() and key.isalpha() for key in SYNONYMS)
