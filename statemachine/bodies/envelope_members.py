@@ -150,7 +150,7 @@ def resume_arguments(machine: Machine) -> bool:
     elif not state.withheld or arguments.parameters or state.typed is None:
         return False
     arguments.flat = arguments.complete = state.withheld = False
-    state.resumed = ", " if arguments.parameters else ""
+    state.resumed, state.cut = ", " if arguments.parameters else "", True
     return True
 
 

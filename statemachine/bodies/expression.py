@@ -18,6 +18,7 @@ import re
 from collections.abc import Generator
 
 from statemachine import schema
+from statemachine.bodies.lists import wants_items
 from statemachine.bodies.words import word
 from statemachine.endings import ends_call
 from statemachine.formats.format import Expression, Format
@@ -126,8 +127,9 @@ def call(machine: Machine, body: Expression) -> Grammar:
         return
     machine.begin_arguments()
     reader.take(1)
-    yield from Arguments(machine, body, brackets[1]).read()
-    candidate.arguments.complete = True
+    arguments = Arguments(machine, body, brackets[1])
+    yield from arguments.read()
+    candidate.arguments.complete = arguments.sound
 
 
 def bracketed_arguments(machine: Machine, body: Expression) -> Grammar:
@@ -141,8 +143,9 @@ def bracketed_arguments(machine: Machine, body: Expression) -> Grammar:
         return
     machine.begin_arguments()
     reader.take(1)
-    yield from Arguments(machine, body, body.brackets[1]).read()
-    machine.candidate.arguments.complete = True
+    arguments = Arguments(machine, body, body.brackets[1])
+    yield from arguments.read()
+    machine.candidate.arguments.complete = arguments.sound
 
 
 def skip_arguments(machine: Machine, body: Expression) -> Grammar:
@@ -171,7 +174,7 @@ def skip_arguments(machine: Machine, body: Expression) -> Grammar:
 class Arguments:
     """Reader for the arguments of one call, which it emits as one JSON object."""
 
-    __slots__ = ("body", "close", "dialect", "free", "machine", "opened", "schema", "typed")
+    __slots__ = ("body", "close", "dialect", "free", "machine", "opened", "schema", "sound", "typed")
 
     def __init__(self, machine: Machine, body: Expression, close: str) -> None:
         self.machine = machine
@@ -180,6 +183,8 @@ class Arguments:
         """Closing bracket of the arguments."""
         self.opened = False
         """Whether the object's opening brace has been emitted."""
+        self.sound = True
+        """False once an argument whose values belong together was repeated, so that one of them would be lost."""
         candidate = machine.candidate
         self.schema = machine.tools.schema(candidate.name) if candidate.offered else None
         self.free = list(schema.properties(self.schema)) if close == ")" else []
@@ -295,6 +300,8 @@ class Arguments:
             key = self.positional_parameter()
         if key in arguments.parameters:
             state.add_repair("repeated_key")
+            node = None if self.typed is None else self.typed.root.member(key)
+            self.sound = self.sound and not wants_items(node)
         elif key in self.free:
             self.free.remove(key)
         arguments.parameters = arguments.parameters or set()

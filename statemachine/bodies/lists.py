@@ -31,6 +31,13 @@ def wants_list(node: schema.Node | None) -> bool:
     return node is not None and "array" in node.types and not node.types & {"string", "object"}
 
 
+def wants_items(node: schema.Node | None) -> bool:
+    """Return whether a value may be an array and the schema restricts its type, so that repeated values belong
+    together.
+    """
+    return node is not None and "array" in node.types and node.types != schema.ANY
+
+
 class ListReader:
     """Reader for the list in the last parameter, as long as the next parameter may continue it."""
 
@@ -153,7 +160,7 @@ class ListReader:
     def item(self, types: frozenset[str]) -> Grammar:
         """Read the text of an item through its closer: a string streams, any other value is read in one piece."""
         reader = self.machine.reader
-        target, captured = reader.target, list[str]()
+        target, captured, counted, length = reader.target, list[str](), 0, 0
         streams = types == schema.STRING
         if streams:
             reader.emit_arguments('"')
@@ -164,7 +171,9 @@ class ListReader:
             if reader.text.startswith(ITEM_END, reader.at):
                 break
             yield from reader.more()
-            if sum(map(len, captured)) > self.machine.limits.held:
+            length += sum(map(len, captured[counted:]))
+            counted = len(captured)
+            if length > self.machine.limits.held:
                 raise Mismatch
         reader.take(len(ITEM_END))
         reader.target = target

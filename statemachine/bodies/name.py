@@ -28,6 +28,8 @@ bare_value = re.compile(r"[^\s\"'<>/]*+").match
 
 
 PLAIN = "{name}"
+MAX_ENTITY_TEXT = 16 * 1024
+"""Maximum length of an object written with entities, in characters."""
 ENTITIES = {"&quot;": '"', "&apos;": "'", "&#39;": "'", "&#34;": '"', "&lt;": "<", "&gt;": ">", "&amp;": "&"}
 """Characters by their entities; the ampersand is last, because the others begin with it."""
 
@@ -268,7 +270,7 @@ def object_with_entities(machine: Machine, reading: ParameterReader, quote: str)
     length = 1
     while (end := reader.text.find(quote, reader.at + length)) < 0:
         length = len(reader.text) - reader.at
-        if length > machine.limits.held:
+        if length > MAX_ENTITY_TEXT:
             raise Mismatch
         yield from reader.more()
     text = reader.text[reader.at + 1 : end]

@@ -10,7 +10,7 @@ from statemachine import schema
 from statemachine.bodies import json_object
 from statemachine.bodies.elements import holds_all, key, opens_key, skip_closer, slot_of, value
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.lists import ListReader, wants_list
+from statemachine.bodies.lists import ListReader, wants_items, wants_list
 from statemachine.bodies.parameter_markers import (
     Marker,
     Tables,
@@ -177,7 +177,7 @@ class ParameterReader:
         slot = slot_of(node, tag)
         if not self.lists.continues(tag.key):
             self.lists.end()
-            if tag.key in self.level.given and node is not None and "array" in node.types and node.types != schema.ANY:
+            if tag.key in self.level.given and wants_items(node):
                 # The values belong together, but the first one has been emitted: one of them would be lost.
                 self.level.sound = False
             self.open_key(tag.key)

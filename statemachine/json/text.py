@@ -257,7 +257,7 @@ def withhold_closer(reader: Reader, state: JsonState) -> None:
 
 def resume(reader: Reader, state: JsonState) -> Grammar:
     """Consume the opener of a container that continues one already emitted."""
-    separator, state.resumed = state.resumed, None
+    separator, state.resumed, state.cut = state.resumed, None, True
     reader.take(1)
     yield from skip(reader, state)
     if separator and reader.text[reader.at] not in "}]":
