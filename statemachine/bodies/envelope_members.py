@@ -173,7 +173,7 @@ def note_queued_arguments(machine: Machine) -> None:
 
 
 @define
-class BufferingTarget:
+class KeptValue:
     """Target that keeps the JSON of one value, up to a limit in characters."""
 
     room: int
@@ -193,7 +193,7 @@ def stray_member(machine: Machine, key: str, role: KeyRole | None = None) -> Gra
     reader, candidate = machine.reader, machine.candidate
     arguments, envelope = candidate.arguments, candidate.envelope
     settled = role is None and arguments.begun and (arguments.json.typed is None or bool(arguments.parameters))
-    kept = BufferingTarget(machine.limits.held - envelope.buffered)
+    kept = KeptValue(machine.limits.held - envelope.buffered)
     reader.target = False if settled else kept
     yield from json_text.value(reader, envelope.json)
     reader.target = False
