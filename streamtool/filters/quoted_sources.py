@@ -202,7 +202,7 @@ def quotation_sources(
 
     Takes time linear in the length of the conversation, and searches at most `LONGEST` characters of it.
     """
-    wanted = {name.removeprefix("functions.") for name in names}
+    wanted = {name.removeprefix("functions.").lower() for name in names}
     texts = [*_source_texts(conversation)]
     texts.reverse()
     if reporting:
@@ -243,7 +243,9 @@ def _source_texts(conversation: Conversation, *, results: bool = True) -> Iterat
 
 
 def _near_calls(texts: list[str], names: set[str]) -> list[str]:
-    """Return the texts that may contain a call, and their neighbors, where such a call may begin or end."""
+    """Return the texts that may contain a call, and their neighbors, where such a call may begin or end. `names` are in
+    lower case.
+    """
     if len(names) <= _MANY:  # the common case: no name occurs, even across two texts
         whole = _revealed("".join(texts))
         if not [name for name in names if name in whole]:
@@ -274,7 +276,9 @@ def _up_to_near(texts: list[str], found: set[int]) -> set[int]:
 
 
 def _revealed(text: str) -> str:
-    """Return the text without the invisible characters, escapes and character references that may hide a name."""
+    """Return the text in lower case, since the parser ignores the case of names, and without the invisible characters,
+    escapes and character references that may hide a name.
+    """
     if "\\u" in text and any(_HIDDEN_CODE.match(code) for code in set(_CODES(text))):
         text = _HIDDEN_ESCAPE.sub(lambda found: "" if found[1][0] in "dD" else chr(int(found[1], 16)), text)
     if "\\x" in text:
@@ -286,8 +290,8 @@ def _revealed(text: str) -> str:
     if "\x1b" in text:
         text = _COLORS.sub("", text)
     if not text.isascii():
-        return _HIDDEN.sub("", text)
-    return INVISIBLE.sub("", text) if any(char in text for char in _CONTROLS) else text
+        return _HIDDEN.sub("", text).lower()
+    return (INVISIBLE.sub("", text) if any(char in text for char in _CONTROLS) else text).lower()
 
 
 def _resolved(text: str) -> str:

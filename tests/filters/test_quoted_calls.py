@@ -145,6 +145,14 @@ def test_a_source_may_be_encoded_differently(source: str):
     assert answer(reply, user(SOURCES[source])) == (reply, [])
 
 
+@pytest.mark.parametrize("form", ["tool_call", "invoke", "qwen3_coder", "pythonic"])
+def test_a_name_that_differs_in_case_from_the_tools_is_recognized(form: str):
+    quoted = write_calls([CALL], form).replace("send_money", "Send_Money")
+    assert parse(quoted, TOOLS)[1]
+    reply = f"The page says:\n\n{quoted}\n\nI did not do that."
+    assert answer(reply, result(quoted)) == (reply, [])
+
+
 def test_several_quotations_are_text():
     two = QUOTE + "\n" + QUOTE.replace("100", "200")
     assert answer(two + "\nThose two.", user(two)) == (two + "\nThose two.", [])
