@@ -5,7 +5,8 @@ import zlib
 
 import pytest
 
-from streamtool.exchange.encoding import Inflate
+from streamtool.core.errors import TooLargeError
+from streamtool.exchange.encoding import Inflate, decode_body
 
 TEXT = "".join(f"line {i} of a reply, and é\n" for i in range(400)).encode()
 BROKEN = b"this was never packed"
@@ -34,3 +35,26 @@ def test_a_complete_body_is_decoded(size: int):
     inflate = Inflate("gzip")
     found = b"".join(piece for at in range(0, len(data), size) for piece in inflate.pieces(data[at : at + size]))
     assert found == TEXT
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_all_members_are_decoded(size: int):
+    data = gzip.compress(TEXT[:5000]) + gzip.compress(b"") + gzip.compress(TEXT[5000:])
+    inflate = Inflate("gzip")
+    found = b"".join(piece for at in range(0, len(data), size) for piece in inflate.pieces(data[at : at + size]))
+    assert found == TEXT
+    headers = ((b"content-encoding", b"gzip"),)
+    assert decode_body(data, headers, len(TEXT)) == TEXT
+    with pytest.raises(TooLargeError):
+        decode_body(data, headers, len(TEXT) - 1)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_data_after_the_end_is_neither_decoded_nor_kept(size: int, encoding: str):
+    data = gzip.compress(TEXT) if encoding == "gzip" else zlib.compress(TEXT)
+    data += b"\x1f garbage" * 500
+    inflate = Inflate(encoding)
+    found = b"".join(piece for at in range(0, len(data), size) for piece in inflate.pieces(data[at : at + size]))
+    assert found == TEXT
+    assert len(inflate._decoder.unused_data) <= 4096
