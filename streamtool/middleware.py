@@ -44,7 +44,7 @@ from streamtool.responses_api.stored import StoredResponses
 from streamtool.responses_api.websocket import Sockets
 from streamtool.schemas.validator import require_library
 from streamtool.server.budgets import Budgets
-from streamtool.server.folded import fold_stream
+from streamtool.server.folded import run_folding
 from streamtool.server.gate import ENTRY, Entry, Gate
 from streamtool.server.served_exchange import PREPARES, ServedExchange
 from streamtool.server.services import open_services, warm_up
@@ -285,8 +285,10 @@ class ToolMiddleware:
                 return {"type": "http.request", "body": request.body, "more_body": False}
             return await receive()
 
-        stream = exchange.conversation.stream
-        await self.app(inner, replay, send if stream else fold_stream(exchange, receive, send))
+        if exchange.conversation.stream:
+            await self.app(inner, replay, send)
+        else:
+            await run_folding(partial(self.app, inner), exchange, replay, send, self.settings.limits.reply)
 
 
 def _inspector(tools: ToolMiddleware) -> "Inspector | None":

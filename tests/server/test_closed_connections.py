@@ -15,10 +15,12 @@ from support.sweeps import each
 from streamtool import sample
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
+from streamtool.testing import ScriptedUpstream, text
 
 REQUESTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "forwarded": ("http", "/v1/chat/completions", {"stream": True}),
     "forwarded whole": ("http", "/v1/chat/completions", {}),
+    "joined into one": ("streaming", "/v1/chat/completions", {}),
     "passed through": ("http", "/v1/embeddings", {}),
     "forwarded to an app": ("app", "/v1/chat/completions", {"stream": True}),
     "in the background": ("app", "/v1/responses", {"stream": True, "background": True, "input": "Hi."}),
@@ -31,8 +33,14 @@ REQUESTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def served(request: pytest.FixtureRequest) -> Iterator[dict[str, Served]]:
     with uvicorn_server(sample.app) as upstream:
         http = Settings(passthrough=("/v1/embeddings",), upstreams={"u": {"url": upstream.url}})  # type: ignore[dict-item]
-        with request.param(Proxy(http)) as one, request.param(Proxy()) as other:
-            yield {"http": one, "app": other}
+        with uvicorn_server(ScriptedUpstream(*[text("Hi.")] * 2)) as streaming:
+            joined = Settings(upstreams={"u": {"url": streaming.url}}, chat_template="none")  # type: ignore[dict-item]
+            with (
+                request.param(Proxy(http)) as one,
+                request.param(Proxy()) as two,
+                request.param(Proxy(joined)) as three,
+            ):
+                yield {"http": one, "app": two, "streaming": three}
 
 
 @each("name", REQUESTS)

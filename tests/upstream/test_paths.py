@@ -100,6 +100,19 @@ def test_a_path_that_is_passed_on_keeps_its_escapes(serve: Callable[..., Any]):
 
 
 @serving
+def test_the_limit_on_a_reply_concerns_a_stream_that_becomes_one_document(serve: Callable[..., Any]):
+    limit = 100_000
+    script = text("word " * 100_000, size=5_000, done=False)
+    with uvicorn_server(ScriptedUpstream(script)) as up:
+        settings = Settings(upstreams={"u": {"url": up.url}}, limits={"reply": limit}, chat_template="none")  # type: ignore[dict-item, arg-type]
+        with serve(Proxy(settings)) as served:
+            body = {**write("chat", Ask((("user", "Go."),))), "stream": False}
+            reply = httpx.post(served.url + PATHS["chat"], json=body, trust_env=False, timeout=20)
+    assert reply.status_code == 502
+    assert f"larger than {limit} bytes (limits.reply)" in reply.text
+
+
+@serving
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("tools", [True, False])
 def test_the_limit_on_a_reply_concerns_its_decoded_size(serve: Callable[..., Any], stream: bool, tools: bool):
@@ -116,6 +129,6 @@ def test_the_limit_on_a_reply_concerns_its_decoded_size(serve: Callable[..., Any
             reply = httpx.post(
                 served.url + PATHS["chat"], json={**asked, "stream": stream}, trust_env=False, timeout=20
             )
-    if tools:
+    if tools or not stream:
         assert "limits.reply" in reply.text
         assert len(reply.content) < 2 * limit
