@@ -4,8 +4,9 @@ The middleware is called directly, without a socket. The reply arrives in pieces
 into agent events. An agent can therefore do everything that a client can, and no part of the emulation is duplicated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import anyio
@@ -21,6 +22,7 @@ from streamtool.agent.events import (
 )
 from streamtool.agent.tool_names import Names
 from streamtool.asgi.answers import new_id
+from streamtool.asgi.off_loop import sized
 from streamtool.asgi.types import SCOPE, ASGIApp, ASGIMessage, Receive, Scope, Send
 from streamtool.core.conversation import Conversation, Message, TextPart, ToolCall, ToolChoice
 from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
@@ -37,7 +39,7 @@ from streamtool.core.reply import (
     Usage,
 )
 from streamtool.exchange import Record
-from streamtool.filters import CallIds
+from streamtool.filters import CallIds, comparable_call, shown_calls
 from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.observe.observers import OnExchange
 from streamtool.protocols import chat
@@ -154,6 +156,8 @@ class ModelClient:
     ) -> None:
         self._tools = middleware
         self._conversation = evolve(conversation, tools=tuple(map(names.translate_tool, conversation.tools)))
+        self._own_tools = conversation.tools
+        """The tools under their original names."""
         self._names = names
         self._raw_protocol = listens
         self._headers = headers
@@ -180,7 +184,18 @@ class ModelClient:
         if hearing.status >= 400 or fold.failure is not None or not fold.choices:
             raise self._error(hearing, fold.failure)
         raw = "" if listener is None else listener.text
-        return _model_reply(fold.choices[0], hearing, fold.usage, raw, self._repeated())
+        reply = _model_reply(fold.choices[0], hearing, fold.usage, raw, self._repeated())
+        return evolve(reply, calls=await self._compared(reply.calls, messages))
+
+    async def _compared(self, calls: tuple[ToolCallEnd, ...], messages: Sequence[Message]) -> tuple[ToolCallEnd, ...]:
+        """Return the calls; those that a result contains in another form are marked as quoted."""
+        known = {call.id: comparable_call(call.name, call.arguments) for call in calls if not call.quoted}
+        results = sum(len(part.text) for part in _result_parts(messages))
+        if self._tools.settings.quoted == "calls" or not results or not any(known.values()):
+            return calls
+        asked = evolve(self._conversation, messages=tuple(messages), tools=self._own_tools)
+        shown = await sized(partial(shown_calls, asked), results)
+        return tuple(evolve(call, quoted=call.quoted or known.get(call.id) in shown) for call in calls)
 
     def _repeated(self) -> tuple[str, ...]:
         """Return the ids of the calls in the last reply that repeat a result or a tool's description."""
@@ -274,6 +289,13 @@ class _ReplyReceiver:
                 await self._tell(ToolCallEnd(id, name, "".join(pieces), complete))
             case _:
                 pass
+
+
+def _result_parts(messages: Sequence[Message]) -> Iterator[TextPart]:
+    """Yield the text parts of all results."""
+    for message in messages:
+        for result in message.results:
+            yield from (part for part in result.content if isinstance(part, TextPart))
 
 
 def _model_reply(

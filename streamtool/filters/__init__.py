@@ -7,6 +7,7 @@ from streamtool.filters.opened_reasoning import OpenedReasoning
 from streamtool.filters.prefilled import Prefilled, continues_beginning
 from streamtool.filters.quotations import HoldingParser, QuotationFilter
 from streamtool.filters.quoted_sources import quotation_sources
+from streamtool.filters.shown_calls import comparable_call, shown_calls
 
 __all__ = [
     "CallIds",
@@ -17,6 +18,8 @@ __all__ = [
     "Prefilled",
     "QuotationFilter",
     "TextParser",
+    "comparable_call",
     "continues_beginning",
     "quotation_sources",
+    "shown_calls",
 ]

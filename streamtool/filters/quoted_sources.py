@@ -435,10 +435,11 @@ def _comparable_lines(text: str) -> str:
 class _Reading:
     """One way to read the sources. Positions are those in `flat`."""
 
-    __slots__ = ("_breaks", "_compared", "_firsts", "_lines", "_parts", "_prefixes", "flat")
+    __slots__ = ("_breaks", "_compared", "_firsts", "_lines", "_prefixes", "flat", "parts")
 
     def __init__(self, parts: list[str]) -> None:
-        self._parts = parts = ["\n".join(f"{part}.".splitlines())[:-1] for part in parts]
+        self.parts = parts = ["\n".join(f"{part}.".splitlines())[:-1] for part in parts]
+        """The texts, with every line break as a newline."""
         self._compared = [_comparable_lines(part) for part in parts]
         self.flat = "".join(self._compared).replace("\n", "")
         """The text in the form in which it is compared."""
@@ -512,7 +513,7 @@ class _Reading:
     def _split(self) -> None:
         """Find the lines, and where they and the parts begin."""
         at = 0
-        for part, compared in zip(self._parts, self._compared, strict=True):
+        for part, compared in zip(self.parts, self._compared, strict=True):
             self._firsts.add(at)
             lines = compared.split("\n")
             self._lines += part.split("\n")
