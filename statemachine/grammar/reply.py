@@ -16,6 +16,10 @@ from statemachine.stream.emitter import Sink
 from statemachine.stream.reader import Reader
 
 REASONING = State.REASONING
+MIN_OPENER = 5
+"""Minimum number of characters of an incomplete opener that are markup at the end of a reply that was cut off."""
+NO_OPENER = "{`~"
+"""Characters that begin objects and code, which are text when a reply is cut off."""
 MAX_IDLE = 64
 """Maximum number of times in a row that the grammar may continue without reading a character."""
 
@@ -203,10 +207,14 @@ def end_in_call(machine: Machine, *, cut_name: bool) -> None:
 def end_in_text(machine: Machine) -> None:
     """End the text outside a call, or inside a candidate that has not been committed."""
     reader, frames = machine.reader, machine.frames
-    spoilt = frames.state is State.CANDIDATE and should_discard(machine)
     sink = frames.top.sink
+    cut_off = not machine.stopped and is_begun_call(machine)
+    spoilt = cut_off or (frames.state is State.CANDIDATE and should_discard(machine))
     if spoilt:
-        reader.emitter.set_discard_reason("rejected")
+        reader.emitter.set_discard_reason("cut_off" if cut_off else "rejected")
+    if cut_off and frames.state is State.TEXT:
+        machine.open_candidate()
+        reader.take(len(reader.text) - reader.at)
     if frames.state is State.CANDIDATE:
         reader.release(Sink.DISCARD if spoilt else sink)
     if frames.state is State.AFTER:
@@ -216,3 +224,21 @@ def end_in_text(machine: Machine) -> None:
     if frames.state is not State.BROKEN and not spoilt:
         reader.sink = sink
     reader.take(len(reader.text) - reader.at)
+
+
+def is_begun_call(machine: Machine) -> bool:
+    """Return whether the unread text, or the candidate, is the beginning of a call with a marker: part of an opener, or
+    an opener and more text.
+    """
+    candidate, reader, tables = machine.candidate, machine.reader, machine.tables
+    if machine.frames.state is State.CANDIDATE:
+        return candidate.marked and not candidate.in_fence
+    if machine.frames.state is not State.TEXT:
+        return False
+    text = reader.text[reader.at :].lstrip("\r\n")
+    if len(text) < MIN_OPENER or text[0] in NO_OPENER or text[0].isalnum():
+        return False
+    return any(
+        found is not None and found.lastindex is None
+        for found in (tables.opening.match(text, 0), tables.line.match(text, 0))
+    )
