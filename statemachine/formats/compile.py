@@ -39,7 +39,10 @@ class FormatTables:
         """Closer of a wrapper → its opener."""
         self.unmarked = Unmarked.of(formats)
         self.fences = Fences.of(formats)
-        sections = tuple(dict.fromkeys((*REASONING, *(section for form in formats for section in form.sections))))
+        # Without tools, no format is read, but a model still writes its reasoning between its special tokens.
+        native = formats or tuple(FORMATS[name] for name in DEFAULT)
+        spans = [section for form in native for section in form.sections if formats or not section.text]
+        sections = tuple(dict.fromkeys((*REASONING, *spans)))
         self.closers = Closers.of(formats, sections)
         self.left_over: Markers[str] = Markers(
             [(close, close) for close in sorted(self.closers.calls | self.closers.values)],

@@ -10,6 +10,7 @@ from attrs import frozen
 from statemachine.formats.format import Anchor, Format, MessageBody, Parameters, Section
 from statemachine.formats.markers import END, NAMESPACE, NEVER, Markers, first_characters
 from statemachine.formats.openers import KeyRole, Keys, Opener, envelope_of
+from statemachine.formats.table import STOPS
 from statemachine.formats.unmarked import FENCE_BEGUN, Fences, TextFinding, Unmarked
 from statemachine.stream.runs import Run
 
@@ -372,7 +373,7 @@ class Closers:
                     every.update((end, None) for end in variant.body.ends)
                     ends_of_messages.update(variant.body.ends)
         every.update((section.close, None) for section in sections)
-        stops = frozenset(stop for form in formats for stop in form.stops)
+        stops = frozenset((*STOPS, *(stop for form in formats for stop in form.stops)))
         every.update((stop, None) for stop in sorted(stops))
         lone = frozenset(section.close for section in sections if not section.text)
         special = [section for section in sections if section.anchor is Anchor.ANYWHERE]

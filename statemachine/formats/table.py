@@ -22,6 +22,7 @@ from statemachine.formats.format import (
 
 CALLED = Envelope(name=("tool", "name", "function", "tool_name", "action"))
 PARAMETERS = Envelope(arguments=("parameters", "arguments", "params", "args", "input", "tool_input", "action_input"))
+ACTION = Envelope(name=CALLED.name, arguments=PARAMETERS.arguments)
 ARRAY = Envelope(array=True)
 COHERE = Envelope(
     name=("tool_name", "name", "tool", "function", "action"),
@@ -59,7 +60,7 @@ TABLE = (
     Format(
         "labelled",
         openers=("TOOL_CALL{_}:{_}",),
-        variants=(Variant(JsonBody(), NameRule(ends=("ARGUMENTS{_}:",))),),
+        variants=(Variant(JsonBody(), NameRule(ends=("ARGUMENTS{_}:",))), Variant(ACTION)),
         anchor=Anchor.LINE,
         about="Letter case and blanks around the colons are ignored. There may be several pairs in a row.",
     ),
@@ -122,7 +123,7 @@ TABLE = (
     Format(
         "react",
         openers=("Action{_}:{_}",),
-        variants=(Variant(JsonBody(), NameRule(ends=("Action Input{_}:",))),),
+        variants=(Variant(JsonBody(), NameRule(ends=("Action Input{_}:",))), Variant(ACTION)),
         anchor=Anchor.LINE,
         about="`Thought:` lines before a call are text. An `Observation:` that the model writes after a call is "
         "invented and does not count as a result.",
@@ -860,5 +861,29 @@ REASONING = (
     Section("<|im_start|>assistant", "<|im_end|>", text=True),
 )
 """Reasoning sections and conversation turns that belong to no particular format."""
+STOPS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|end_of_turn|>",
+    "<|eot|>",
+    "<|return|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|role_end|>",
+    "<|user|>",
+    "<|observation|>",
+    "<|/tool_call|>",
+    "<|tool_response>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<eos>",
+    "<｜end▁of▁sentence｜>",
+    "[EOS]",
+    "[e~[",
+)
+"""Special tokens that end a turn, which servers sometimes leave at the end of a reply."""
 
 check_formats(dict(FORMATS))

@@ -1,5 +1,6 @@
 """A call, from its opener to the end of its body: a chain of openers, then the body."""
 
+import re
 from collections.abc import Generator
 
 from statemachine.bodies import envelope as envelope_body
@@ -17,6 +18,11 @@ from statemachine.grammar.saying import scanner_of
 from statemachine.machine.machine import Machine
 from statemachine.machine.states import State
 from statemachine.stream.buffer import Grammar, Mismatch, Overflow, match_whitespace
+
+fence_line = re.compile(
+    r"(?=`)`{1,2}\Z|```(?:json)?(?:\Z|[ \t]{0,16}(?:\Z|\r?\Z|\r?\n()))|```(?:j|js|jso)\Z", re.IGNORECASE
+).match
+"""Matches the first line of a fence of JSON, or its beginning at the end of the text."""
 
 
 def read(machine: Machine, value: Marked, length: int) -> Grammar:
@@ -52,10 +58,43 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
         if opener.continuation is None or not isinstance(opener.continuation[1].body, MessageBody):
             yield from machine.skip_whitespace()
         inner, length = (yield from match_child(machine, opener.children)) if opener.children is not None else (None, 0)
+        if inner is None and opener.tool is None and (length := (yield from repeated_opener(machine, opener))):
+            machine.candidate.arguments.json.add_repair("repeated_opener")
+            continue
         if inner is None:
+            if opener.keys:
+                yield from skip_fence(machine)
             return opener, text, start
         machine.candidate.wrappers.append(opener.close)
         opener = inner
+
+
+def repeated_opener(machine: Machine, opener: Opener) -> Generator[None, None, int]:
+    """Return the length of the same opener if it follows again, or 0."""
+    reader = machine.reader
+    while reader.at < len(reader.text) or not reader.ended:
+        found = machine.tables.opening.match(reader.text, reader.at)
+        if found is None or (found.lastindex and machine.tables.opening.values[found.lastindex - 1] is not opener):
+            return 0
+        if found.lastindex:
+            return found.end() - reader.at
+        yield
+    return 0
+
+
+def skip_fence(machine: Machine) -> Grammar:
+    """Skip the first line of a code fence between an opener and the JSON of its call."""
+    reader = machine.reader
+    while (found := fence_line(reader.text, reader.at)) is not None:
+        if found.lastindex:
+            machine.candidate.fenced_body = True
+            machine.candidate.arguments.json.add_repair("fenced_body")
+            reader.take(found.end() - reader.at)
+            yield from machine.skip_whitespace()
+            return
+        if reader.ended:
+            return
+        yield
 
 
 def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Grammar:

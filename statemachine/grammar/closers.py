@@ -137,7 +137,9 @@ def read_after(machine: Machine) -> Grammar:
 
 
 def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, bool]:
-    """Read the closers of a call, each at most once and in order. Return False if the call was shown as text."""
+    """Read the closers of a call in order, its own at most twice and each other one once. Return False if the call was
+    shown as text.
+    """
     reader, frames, past, form = machine.reader, machine.frames, machine.text_state, call.format
     shown = not call.committed and reader.sink is not Sink.SYNTAX
     # Closers are accepted in this order: the call's own, those of wrappers that its format knows but that were not
@@ -145,6 +147,8 @@ def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, boo
     # and all earlier ones from the list, so the loop terminates. A call shown as text may close only what it opened
     # itself: its wrappers are text too, and must not open frames.
     own = list(closers_of_call(form)) if form and not call.self_closed else []
+    if call.fenced_body:
+        own.insert(0, "```")
     if not shown:
         frames.open_wrappers(call.wrappers)
         call.wrappers = []
@@ -162,6 +166,9 @@ def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, boo
         if close in frames.wrappers:
             frames.close_wrapper(close)
         pending = pending[pending.index(close) + 1 :]
+        if close in own and not shown:  # models repeat it
+            own.remove(close)
+            pending.insert(0, close)
     past.at_message_start = not past.text_seen or (not shown and form is not None and form.special)
     past.place = INSIDE
     reader.sink = frames.top.sink

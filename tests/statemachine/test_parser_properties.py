@@ -4,6 +4,7 @@ Each run uses the same examples; `-m long` tries many more, different ones each 
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from support.sweeps import each
 from statemachine import FORMATS, Parser, parse, write
 from statemachine.events import ArgumentsDelta, CallStart
 from statemachine.formats import REASONING, Expression, Parameters
+from statemachine.formats.table import STOPS
 from statemachine.machine.states import violations
 
 QUICK = settings(derandomize=True, max_examples=60, deadline=None, database=None)
@@ -27,6 +29,9 @@ LONG = settings(
     max_examples=4_000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 REASONS = st.sampled_from([None, "stop", "length"])
+SPANS = [*REASONING, *(section for form in FORMATS.values() for section in form.sections)]
+SPECIAL = re.compile("|".join(re.escape(mark) for span in SPANS for mark in (span.open.replace("{*}", ""), span.close)))
+"""Matches a marker of reasoning or of a message in any format."""
 
 
 def both(test: Callable[..., None]) -> Callable[..., None]:
@@ -95,9 +100,10 @@ def test_no_text_is_lost(text: str, chosen: dict[str, Any], reason: str | None) 
 @both
 @given(REPLIES, options(), REASONS)
 def test_without_tools_everything_is_text(text: str, chosen: dict[str, Any], reason: str | None) -> None:
-    """Unchanged, including newlines. Reasoning and the JSON protocol are exceptions."""
+    """Unchanged, including newlines. Reasoning, special tokens and the JSON protocol are exceptions."""
     assume(chosen["formats"] is None or "action_object" not in chosen["formats"])
     assume(not any(span.open in text for span in REASONING))
+    assume(not SPECIAL.search(re.sub(r"\s+", "", text)) and not text.rstrip().endswith(STOPS))
     chosen["unknown"] = "text"
     assert outcome([text], {}, reason, **chosen) == ([Text(text)] if text else [])
 
