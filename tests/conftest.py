@@ -75,8 +75,8 @@ settings.load_profile("steady")  # the same examples in every run; `-m long` tri
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Use one worker more than there are cores: tests spend a third of their time waiting for a socket or a process."""
-    return 1 + (os.cpu_count() or 1)
+    """Use two workers more than there are cores: tests spend half of their time waiting for a socket or a process."""
+    return 2 + (os.cpu_count() or 1)
 
 
 LONGEST = (

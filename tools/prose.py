@@ -150,7 +150,7 @@ def prose_of_code(source: str, *, strings: bool = True) -> Iterator[tuple[int, s
     """
     yield from _comments(source)
     read: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in (ast.walk if strings else _blocks)(ast.parse(source)):
         for value in _docstrings(node):
             read.add(id(value))
             yield value.lineno, str(value.value)
@@ -177,6 +177,15 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
         elif token.type not in (tokenize.NL, tokenize.COMMENT) and comment:
             yield began, " ".join(comment)
             comment = []
+
+
+def _blocks(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the node and the statements in it that contain others, at any depth."""
+    yield node
+    for statements in (getattr(node, name, ()) for name in ("body", "orelse", "finalbody", "handlers", "cases")):
+        for statement in statements if isinstance(statements, list) else ():
+            if hasattr(statement, "body"):
+                yield from _blocks(statement)
 
 
 def _docstrings(node: ast.AST) -> Iterator[ast.Constant]:
