@@ -74,7 +74,10 @@ class RequestFields:
     __slots__ = ("_kept", "_protocol", "rows")
 
     def __init__(self, protocol: str, rows: Mapping[str, Field]) -> None:
-        self.rows: Final[Mapping[str, Field]] = {**rows, **_option_fields(protocol)}
+        options = _option_fields(protocol)
+        if twice := rows.keys() & options.keys():
+            raise ValueError(f"{protocol}: {', '.join(sorted(twice))} is an option; remove its row from the fields")
+        self.rows: Final[Mapping[str, Field]] = {**rows, **options}
         """All fields; the members of a field are named `field.member`."""
         self._protocol = protocol
         self._kept: dict[str, _Kept] = {}

@@ -10,7 +10,7 @@ from streamtool.exchange.interfaces import Capabilities
 from streamtool.exchange.plan import Known, Plan, Refusal, first_plan, known_of, next_plan
 from streamtool.exchange.received import Received, receive
 from streamtool.exchange.request import with_forcing
-from streamtool.policy import Effect, EndOfReply, Failure, Outcome, RejectedRequest, register
+from streamtool.policy import FAILURES, Effect, EndOfReply, Failure, Outcome, RejectedRequest, register
 from streamtool.protocols.registry import client_protocol
 from streamtool.protocols.shared import wire
 from streamtool.settings import Settings
@@ -112,6 +112,19 @@ def test_a_declined_request_is_followed_by_a_plan_without_what_was_declined(
     expected = {**fields, "reason": found.reason, "learnt": found.learnt}
     assert found == attrs.evolve(plan, **expected)
     assert attrs.asdict(plan, recurse=False) == before
+
+
+def test_every_failure_of_a_request_is_in_the_table():
+    reached: set[str] = set()
+    for options, body, message, *_ in TABLE:
+        received, plan = planned(body=body, **options)
+        found = following(plan, received, message)
+        assert found is not None
+        assert found.reason is not None
+        reached.add(found.reason.failure.cause)
+    rows = [row for row in FAILURES if row.on is RejectedRequest]
+    assert reached == {row.cause for row in rows}
+    assert all(row.effect is not Effect.NONE for row in rows)
 
 
 @pytest.mark.parametrize(
