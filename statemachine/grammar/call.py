@@ -55,10 +55,12 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
         text = reader.take(length)
         start = len(reader.buffered.pieces)
         # The header of a message may itself begin with whitespace, so none is skipped before it.
-        if opener.continuation is None or not isinstance(opener.continuation[1].body, MessageBody):
+        header = opener.continuation is not None and isinstance(opener.continuation[1].body, MessageBody)
+        if not header:
             yield from machine.skip_whitespace()
         inner, length = (yield from match_child(machine, opener.children)) if opener.children is not None else (None, 0)
-        if inner is None and opener.tool is None and (length := (yield from repeated_opener(machine, opener))):
+        once = inner is not None or header or opener.tool is not None
+        if not once and (length := (yield from repeated_opener(machine, opener))):
             machine.candidate.arguments.json.add_repair("repeated_opener")
             continue
         if inner is None:
