@@ -422,7 +422,7 @@ def is_tag(close: str) -> bool:
 def tags_of(closers: Iterable[str]) -> list[str]:
     """Return the opening tags that correspond to these closing tags and may appear in a reply about them."""
     words = (word[2:-1] for word in sorted(closers))
-    return [tag for word in words for tag in (f"<{word}>", f"<{word}{{ }}")]
+    return [tag for word in words for tag in (f"<{word}>", f"<{word}{{ }}", f"<{word}=")]
 
 
 def without_prefixes(found: Iterable[str], others: Iterable[str]) -> list[str]:
@@ -503,7 +503,7 @@ class Scanners:
         markers += [(close, close) for close in sorted(ends) if close not in taken]
         left_over = without_prefixes(sorted(known.calls | known.values), (marker for marker, _ in markers))
         markers += [(close, close) for close in left_over]
-        tags = without_prefixes(tags_of(known.calls), [marker for marker, _ in markers])
+        tags = without_prefixes(tags_of(known.calls | known.values), [marker for marker, _ in markers])
         markers += [(tag, TextFinding.TAG) for tag in tags]
         openers: Markers[Marked] = Markers(markers)
         at: Markers[Marked] = Markers([*markers, (TICK, TextFinding.TICK)])
