@@ -23,6 +23,7 @@ from statemachine.stream.emitter import Sink
 MAX_HEADER = 512
 """Maximum length of a header, in characters."""
 header_text = re.compile(r"[\w.:/|<>=? -]{0,512}+").match
+line_ends = re.compile(r"(?:\r?\n){1,4}+|\r\Z").match
 DOTTED = "functions."
 
 
@@ -55,11 +56,12 @@ def read(machine: Machine, form: Format, body: MessageBody, opener: str) -> Gram
     tool = next((name for name in to if name not in body.text and name not in body.reasoning), "")
     if tool and not begun:
         raise Mismatch
-    if tool:
+    built_in = tool.startswith(body.built_in) and not machine.tools.accepts_any and tool not in machine.tools
+    if tool and not built_in:
         yield from call(machine, form, body, tool)
     elif not names or machine.frames.reasoning or not machine.text_state.at_message_start:
         raise Mismatch
-    elif names.intersection(body.reasoning):
+    elif built_in or names.intersection(body.reasoning):
         machine.begin_reasoning(body.ends)
     else:
         machine.begin_message((*body.ends, body.openers[0]))
@@ -98,6 +100,16 @@ def call(machine: Machine, form: Format, body: MessageBody, tool: str) -> Gramma
     machine.end_body()
 
 
+def line_end(machine: Machine) -> Generator[None, None, int]:
+    """Return the length of the line ends here if a token of the header follows them, or 0."""
+    reader = machine.reader
+    while (found := line_ends(reader.text, reader.at)) is not None:
+        if reader.ended or reader.text[found.end() :] not in ("", "<"):
+            return found.end() - reader.at if reader.text.startswith("<|", found.end()) else 0
+        yield
+    return 0
+
+
 def begins_parameters(machine: Machine, form: Format, body: Parameters) -> Generator[None, None, bool]:
     """Return whether marked parameters begin here."""
     mark, _ = yield from marker_at(machine, tables(body, form.openers, form.close).between, 0)
@@ -119,7 +131,10 @@ def header_of(machine: Machine, body: MessageBody) -> Generator[None, None, tupl
             begun = bool(markers.values[found.lastindex - 1])
             reader.take(found.end() - reader.at if begun else 0)
             return "".join(pieces), begun
-        if found is None and reader.at < len(reader.text):
+        if found is None and (end := (yield from line_end(machine))):
+            reader.take(end)
+            pieces.append(" ")
+        elif found is None and reader.at < len(reader.text):
             text = header_text(reader.text, reader.at)
             end = text.end() if text else reader.at
             begin = reader.text.find(body.begin[0], reader.at + 1, end)

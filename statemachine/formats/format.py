@@ -213,6 +213,8 @@ class MessageBody:
     """
     parameters: Parameters | None = None
     """Marked parameters that may replace the JSON object."""
+    built_in: tuple[str, ...] = ()
+    """Beginnings of recipients that the model was trained with. A message to one that is not offered is reasoning."""
 
 
 Body = JsonBody | Envelope | Parameters | Expression | MessageBody

@@ -368,6 +368,7 @@ TABLE = (
                     ends=("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>"),
                     results=("<|start|>functions.",),
                     parameters=RFL,
+                    built_in=("python", "browser", "container"),
                 ),
             ),
         ),

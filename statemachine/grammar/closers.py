@@ -62,7 +62,7 @@ def read_in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
     special = close in closers.special
     if close in frames.reasoning:
         emit_text(machine, newlines)
-        if close == frames.reasoning[0]:
+        if not any(close in openers for openers in closers.implied.values()):
             reader.sink = Sink.SYNTAX
             reader.take(end - newlines)
         else:  # an opener of text, which ends the reasoning and is read again
