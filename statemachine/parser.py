@@ -50,6 +50,8 @@ class Parser:
             which discards it through its closer or, without one, to the end of the line.
         in_fences: "calls" to look for calls anywhere in code fences; "text" to look only at the beginning of a fence.
         calls_in_reasoning: whether to look for calls inside reasoning.
+        names: which names that are not exactly those of a tool are repaired if only one tool fits: "spelling" for
+            differences in case, separators and namespace prefixes; "edit" to also allow one letter to differ.
         limits: maximum lengths, in characters, and maximum nesting depth.
         ledger: whether to record how every character was classified (see the `ledger` property), which is slower.
 
@@ -70,6 +72,7 @@ class Parser:
         malformed: str = "text",
         in_fences: str = "text",
         calls_in_reasoning: bool = False,
+        names: str = "spelling",
         limits: Limits | None = None,
         ledger: bool = False,
     ) -> None:
@@ -79,14 +82,15 @@ class Parser:
             fence_calls=is_second_of("in_fences", in_fences, "text", "calls"),
             calls_in_reasoning=calls_in_reasoning,
         )
+        edits = is_second_of("names", names, "spelling", "edit")
         schemas = tools_of(tools)
-        names, others = (DEFAULT, ()) if formats is None else resolve_formats(formats)
+        active, others = (DEFAULT, ()) if formats is None else resolve_formats(formats)
         if schemas is not None and not schemas:
-            names = others = ()  # nothing can be a call
-        by_tool = formats is not None and any(form.by_tool for form in (*map(FORMATS.__getitem__, names), *others))
-        tables = tables_of(names, tuple(schemas) if schemas and by_tool else (), others)
+            active = others = ()  # nothing can be a call
+        by_tool = formats is not None and any(form.by_tool for form in (*map(FORMATS.__getitem__, active), *others))
+        tables = tables_of(active, tuple(schemas) if schemas and by_tool else (), others)
         self._reader = Reader(Emitter(Ledger() if ledger else None))
-        self._machine = Machine(self._reader, tables, Toolset(schemas), options, limits or LIMITS)
+        self._machine = Machine(self._reader, tables, Toolset(schemas, edits=edits), options, limits or LIMITS)
         self._grammar = reply.read(self._machine)
         next(self._grammar)
         if prefix:

@@ -10,6 +10,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from statemachine.names import differs_in_one, spelling_of, without_namespace
+
 Tools = Mapping[str, Any] | Iterable[Any] | None
 """Tools as accepted by a parser: a mapping from names to schemas; a mixed iterable of names, protocol-style tools and
 functions; or None, which accepts any name.
@@ -131,11 +133,13 @@ def schema_of_hint(hint: object) -> dict[str, Any]:
 class Toolset:
     """Offered tools, with the lookups that the parser needs."""
 
-    __slots__ = ("_folded", "_schemas")
+    __slots__ = ("_edits", "_schemas", "_spellings")
 
-    def __init__(self, schemas: Mapping[str, Any] | None) -> None:
+    def __init__(self, schemas: Mapping[str, Any] | None, *, edits: bool = False) -> None:
         self._schemas = schemas
-        self._folded: dict[str, str | None] | None = None
+        self._edits = edits
+        """Whether a name may differ from that of an offered tool in one character."""
+        self._spellings: dict[str, list[str]] | None = None
 
     @property
     def accepts_any(self) -> bool:
@@ -154,17 +158,27 @@ class Toolset:
         """Return the JSON Schema of a tool's parameters, or None if the tool has none."""
         return None if self._schemas is None or name is None else self._schemas.get(name)
 
-    def resolve(self, name: str) -> str | None:
-        """Return the offered tool that a name refers to, ignoring case and a `functions.` prefix if necessary."""
+    def resolve(self, name: str, *, edits: bool = True) -> str | None:
+        """Return the offered tool that a name refers to: the tool with this name or, if it is not offered, the only
+        tool whose name is nearly the same (`names.py`). `edits` means that one character may differ if the toolset
+        permits it.
+        """
         schemas = self._schemas
         if not name:
             return None
         if schemas is None or name in schemas:
             return name
-        if self._folded is None:
-            self._folded = {}
-            for tool in schemas:
-                fold = tool.lower()
-                self._folded[fold] = None if fold in self._folded else tool
-        plain = name.removeprefix("functions.")
-        return plain if plain in schemas else self._folded.get(plain.lower())
+        plain = without_namespace(name)
+        near = self.near(name) | self.near(plain)
+        if not near and edits and self._edits:
+            near = {tool for tool in schemas if differs_in_one(plain, tool)}
+        return near.pop() if len(near) == 1 else None
+
+    def near(self, name: str) -> set[str]:
+        """Return the offered tools whose names differ from this one only in case and separators."""
+        if self._spellings is None:
+            self._spellings = {}
+            for tool in self._schemas or ():
+                self._spellings.setdefault(spelling_of(tool), []).append(tool)
+        spelling = spelling_of(name)
+        return set(self._spellings.get(spelling, ())) if spelling else set()

@@ -15,6 +15,7 @@ ROOMS = {
     "statemachine.events": "attrs",
     "statemachine.call": "attrs",
     "statemachine.schema": "",
+    "statemachine.names": "",
     "statemachine.tools": "",
     "statemachine.stream": "attrs",
     "statemachine.formats": "attrs",

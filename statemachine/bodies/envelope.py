@@ -43,6 +43,7 @@ from statemachine.json.state import JsonState
 from statemachine.machine.candidate import Candidate
 from statemachine.machine.machine import Machine
 from statemachine.machine.states import State
+from statemachine.names import is_spelling, without_namespace
 from statemachine.schema import properties
 from statemachine.stream.buffer import Grammar, Mismatch
 from statemachine.stream.emitter import Emitter, Sink
@@ -375,8 +376,10 @@ def set_name(machine: Machine, text: str, form: Format, key_name: str) -> None:
     if key_name not in ("name", body.name[0]):
         candidate.arguments.json.add_repair("name_key")
     machine.set_name(text)
-    if not candidate.marked and candidate.name != text.removeprefix("functions."):
-        candidate.offered = False  # without a marker, only the exact name is recognized
+    if not candidate.marked and candidate.offered:
+        # Without a marker, only the exact name is recognized after text, and only another spelling of it before text.
+        seen, name = machine.text_state.text_seen, machine.candidate.name or ""
+        candidate.offered = without_namespace(text) == name or (not seen and is_spelling(text, name))
     if not candidate.offered and (candidate.marked or candidate.arguments.begun):
         machine.disown()
     if candidate.offered and (candidate.marked or candidate.arguments.begun):

@@ -27,6 +27,7 @@ from statemachine.json import typed as json_typed
 from statemachine.json.bare import dialect_of
 from statemachine.json.state import JsonState
 from statemachine.machine.machine import Machine
+from statemachine.names import without_namespace
 from statemachine.stream.buffer import Grammar, Mismatch
 from statemachine.stream.runs import Run
 
@@ -119,7 +120,7 @@ def call(machine: Machine, body: Expression) -> Grammar:
     machine.set_name(name)
     # If the name is unknown, this counts as a call only after a marker, because any text may contain `word(`. The
     # arguments are skipped as one unit, so that a call quoted inside them is not executed.
-    if not candidate.offered:
+    if not candidate.offered or (not candidate.marked and machine.text_state.text_seen and not is_same(name, machine)):
         if not candidate.marked:
             raise Mismatch
         machine.disown()
@@ -130,6 +131,11 @@ def call(machine: Machine, body: Expression) -> Grammar:
     arguments = Arguments(machine, body, brackets[1])
     yield from arguments.read()
     candidate.arguments.complete = arguments.sound
+
+
+def is_same(name: str, machine: Machine) -> bool:
+    """Return whether a name differs from that of the tool only in case and namespace prefixes."""
+    return without_namespace(name).lower() == (machine.candidate.name or "").lower()
 
 
 def bracketed_arguments(machine: Machine, body: Expression) -> Grammar:

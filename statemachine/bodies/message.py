@@ -86,7 +86,7 @@ def call(machine: Machine, form: Format, body: MessageBody, tool: str) -> Gramma
     """Read a message to a tool: its arguments, or a call in another format."""
     reader = machine.reader
     machine.candidate.format = form
-    name = tool.removeprefix(DOTTED) if machine.tools.accepts_any else tool
+    name = tool if tool in machine.tools else tool.removeprefix(DOTTED)
     machine.set_name(name)
     yield from machine.skip_whitespace()
     if reader.text[reader.at] != "{" and (yield from ends_call(machine, 0)):

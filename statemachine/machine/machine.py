@@ -172,11 +172,15 @@ class Machine:
     # ---- its name
 
     def set_name(self, name: str) -> None:
-        """Record the name as the model wrote it, and the offered tool that it refers to."""
+        """Record the name as the model wrote it, and the offered tool that it refers to. Without a marker, only case,
+        separators and a namespace may differ.
+        """
         candidate = self.candidate
-        offered = self.tools.resolve(name) if len(name) <= self.limits.name else None
+        offered = self.tools.resolve(name, edits=candidate.marked) if len(name) <= self.limits.name else None
         candidate.offered = offered is not None
         candidate.name = name if offered is None else offered
+        if candidate.offered and candidate.name != name:
+            candidate.arguments.json.add_repair("tool_name")
 
     def disown(self) -> None:
         """Release the buffered text, because the name is not that of an offered tool; the remaining text of the call is

@@ -107,6 +107,7 @@ class McpGateway:
             upstreams={},
             models=(),
             mode="emulate",
+            tool_names="spelling",
             app_protocol="chat",
             app_path=_PATH,
             metrics=False,

@@ -135,7 +135,10 @@ def make_middleware(
 
     # Calls are streamed as they arrive and with any name, because the agent checks names and arguments itself.
     quoted = "report" if settings.quoted == "text" else settings.quoted
-    settings = evolve(settings, unknown_tools="deliver", arguments="stream", tools={}, quoted=quoted)
+    # They are executed, so no name is guessed from one that differs in a letter.
+    settings = evolve(
+        settings, unknown_tools="deliver", arguments="stream", tools={}, quoted=quoted, tool_names="spelling"
+    )
     made = ToolMiddleware(with_listener(route), settings=settings, on_exchange=heard, templates=templates)
     made.gate = Gate()  # its only client is the agent
     return made

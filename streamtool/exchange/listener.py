@@ -28,6 +28,7 @@ class ParserOptions:
     in_fences: str
     calls_in_reasoning: bool
     limits: statemachine.Limits
+    names: str = "spelling"
 
     def parser(self, *, ledger: bool = False) -> statemachine.Parser:
         """Return a new parser."""
@@ -39,6 +40,7 @@ class ParserOptions:
             malformed=self.malformed,
             in_fences=self.in_fences,
             calls_in_reasoning=self.calls_in_reasoning,
+            names=self.names,
             limits=self.limits,
             ledger=ledger,
         )

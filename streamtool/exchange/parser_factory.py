@@ -74,6 +74,7 @@ class ParserFactory:
             malformed="discard" if discards else "text",
             in_fences=settings.in_fences,
             calls_in_reasoning=self.plan.model.calls_in_reasoning,
+            names=settings.tool_names,
             limits=statemachine.Limits(
                 held=limits.held, arguments=limits.arguments, depth=limits.depth, name=limits.name
             ),

@@ -11,6 +11,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from statemachine.names import is_spelling
 from streamtool.core.conversation import CUSTOM_TOOL_SCHEMA, Conversation, Tool
 from streamtool.core.json_value import Json
 from streamtool.core.turns import Turn, turn_of
@@ -118,8 +119,7 @@ class AnyName(dict[str, Mapping[str, Json]]):
 
     def __contains__(self, name: object) -> bool:
         """Return whether a call with this name is to be delivered under this very name."""
-        known = {tool.lower() for tool in self}
-        return super().__contains__(name) or str(name).removeprefix("functions.").lower() not in known
+        return super().__contains__(name) or sum(is_spelling(str(name), tool) for tool in self) != 1
 
 
 def rules_for(

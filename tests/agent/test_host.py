@@ -98,6 +98,15 @@ async def test_only_allowed_tools_are_offered_and_called():
 
 
 @both
+async def test_no_hosted_tool_is_executed_because_of_a_similar_name():
+    upstream = scripted(ADD.replace("math.add", "math.adds"), ADD.replace("math.add", "Math-Add"), "It is 42.")
+    _, got = await told(proxy_of(upstream, 'tool_names = "edit"\n' + FILE), "chat", body("chat"))
+    assert "There is no tool `math.adds`" in upstream.requests[1].json["messages"][-1]["content"]
+    assert "42" in upstream.requests[2].json["messages"][-1]["content"]
+    assert "".join(part for part in got.parts if isinstance(part, str)).endswith("It is 42.")
+
+
+@both
 @clients
 async def test_other_models_and_clients_with_their_own_tools_are_not_affected(client: str):
     tools = (("ping", "Pings.", {"type": "object", "properties": {}}),)

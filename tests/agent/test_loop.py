@@ -274,6 +274,14 @@ async def test_unknown_tools_and_invalid_arguments_are_answered_but_not_executed
 
 
 @both
+async def test_no_tool_is_executed_because_of_a_similar_name():
+    upstream = scripted(calls("get_weathers", city="Paris"), calls("getWeather", city="Rome"), "Done.")
+    events = await events_of(Agent(upstream, [get_weather], tool_names="edit"))
+    assert [(event.why, event.name) for event in only(events, Rejected)] == [("unknown tool", "get_weathers")]
+    assert [event.text for event in only(events, ToolCallResult)] == ["18 °C in Rome"]
+
+
+@both
 async def test_replies_without_an_executable_call_are_bounded():
     upstream = scripted(calls("nope"))
     with pytest.raises(AgentError, match=r"an executable call 3 times in a row.*There is no tool `nope`") as e:

@@ -34,6 +34,7 @@ def case_of(data: bytes) -> tuple[str, dict[str, Any], str | None, int]:
         "unknown": "discard" if flags & 4 else "text",
         "in_fences": "calls" if flags & 8 else "text",
         "calls_in_reasoning": bool(flags & 16),
+        "names": "edit" if flags & 64 else "spelling",
     }
     return "".join(text_of(data[3:])), options, "length" if flags & 32 else None, size % 7
 

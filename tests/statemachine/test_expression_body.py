@@ -248,7 +248,6 @@ def test_an_unparsable_argument_ends_the_call_as_incomplete(text: str, emitted: 
         ("f(\n  a = 1 ,\n  b\t=\t'x' ,\n)", '{"a": 1, "b": "x"}'),
         ("f (a=1)", '{"a": 1}'),
         ("f(_a1=1)", '{"_a1": 1}'),
-        ("functions.f(a=1)", '{"a": 1}'),
     ],
 )
 def test_whitespace_and_commas(text: str, arguments: str) -> None:
