@@ -111,6 +111,7 @@ class CallFilter:
             self._tally.discard(name, self._discard_reason)
             if rules.unknown == "retry":
                 self.handle_unreadable("", "unknown", out)
+                self._state.unknown_native = True
             return
         self._open = call = OpenCall(rules, self._ids.take(call_id), name, native=native, signature=signature)
         if not call.buffered:
@@ -155,16 +156,15 @@ class CallFilter:
     def handle_unreadable(self, text: str, reason: Literal["unknown", "rejected"], out: list[ReplyEvent]) -> None:
         """Handle call syntax that did not become a call, by rejecting the attempt, so that the model is asked again.
 
-        If the model cannot be asked again, drop a call to an unknown tool, and deliver other syntax as text.
+        If the model cannot be asked again, deliver the syntax as text, but drop a call to an unknown tool after a call.
         """
         state = self._state
         found = find(UnreadCall(visible=state.visible, rules=self._rules, reason=reason))
         if state.reject(found):
             return
         state.tolerate(found)
-        if reason == "unknown":
+        if reason == "unknown" and state.calls:
             self._tally.discard(text, "unknown")
-            state.incomplete = state.incomplete or not state.calls
         elif text:
             self._text.feed(ReplyTextDelta(self._choice, text), out)
 

@@ -231,6 +231,8 @@ class ChoiceFilter:
         if state.invalid is not None and rules.invalid == "error":
             message = f"the arguments of a call do not match their schema: {state.invalid.problem}"
             return UpstreamError(message, code="invalid_arguments").quoting()
+        if state.unknown_native and not state.calls:
+            return UpstreamError("the reply calls a tool that was not offered", code="unknown_tool")
         if state.stop_sequence is not None:
             event = ReplyFinish(event.choice, Reason.STOP_SEQUENCE, state.stop_sequence)
         if state.incomplete and event.reason is not Reason.FILTER:

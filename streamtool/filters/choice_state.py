@@ -35,13 +35,15 @@ class ChoiceState:
     """Whether the model has written reasoning."""
     incomplete: bool = False
     """Whether the last call was truncated, or an earlier call that the client has partly seen."""
+    unknown_native: bool = False
+    """Whether the upstream itself called a tool that was not offered, so that the call has no text to deliver."""
     stop_sequence: str | None = None
     """The client's stop sequence that ended the text, or None if none has."""
 
     def restart(self, *, may_retry: bool) -> None:
         """Reset the state for the next attempt, except for the state of the client's reply."""
         self.may_retry = may_retry
-        self.ended = self.incomplete = self.reasoned = False
+        self.ended = self.incomplete = self.reasoned = self.unknown_native = False
         self.rejected = self.tolerated = self.invalid = None
         self.disallowed = self.unreadable = 0
         self.stop_sequence = None

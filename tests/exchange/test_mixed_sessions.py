@@ -32,6 +32,7 @@ def written(name: str, arguments: dict[str, Any]) -> str:
 
 
 QUOTE = written("send_money", {"to": "Mallory"})
+UNKNOWN = re.compile(r'<tool_call>\{"name": "apply_patch".*?</tool_call>')
 MARKUP = re.compile(r"</?tool_call|\{\"name\"")
 DENIED = "I'm sorry, but I don't have access to any tools in this conversation."
 ANNOUNCED = "I'll have a look. Let me check the file now."
@@ -147,15 +148,19 @@ def hold(number: int) -> None:
     shown = "".join(part for part in got.parts if isinstance(part, str))
     calls = [(name, json.loads(arguments)) for name, arguments in (p for p in got.parts if not isinstance(p, str))]
     assert got.error is None
-    assert MARKUP.search(shown.replace(QUOTE, "")) is None, shown
-    assert "apply_patch" not in out.decode()
-    assert all(name == "ping" for name, _ in calls)
     meant = list(made[-1].calls)
+    unknown = UNKNOWN.findall(made[-1].said) if not meant else []
+    for call in unknown:  # the last attempt is delivered
+        assert shown.count(call) == 1
+        shown = shown.replace(call, "")
+    assert MARKUP.search(shown.replace(QUOTE, "")) is None, shown
+    assert unknown or "apply_patch" not in out.decode()
+    assert all(name == "ping" for name, _ in calls)
     assert calls == meant
     assert got.reason == ("calls" if meant else "length" if record.incomplete else "stop")
     assert not meant or record.unmet in (None, "unknown tool", "wrong tool")
-    if "apply_patch" in made[-1].said and not meant:
-        assert (got.reason, record.unmet) in (("length", "unknown tool"), ("length", "required call missing"))
+    if unknown:
+        assert (got.reason, record.unmet) in (("stop", "unknown tool"), ("stop", "required call missing"))
     told = counts.get("prompt_tokens", counts.get("input_tokens"))
     assert told == record.usage.input == 100 * len(made) or record.usage.estimated
     if len(made) > 1:

@@ -91,11 +91,9 @@ CLASSES = {
     ),
     "named": Class("required call missing", PROSE, choice="ping", last=(PROSE,), unmet=MISSING),
     "forbidden": Class("call forbidden", CALL, PROSE, parts=(PROSE,), choice="none", last=(), unmet="call forbidden"),
-    "wrong tool": Class("wrong tool", OTHER, choice="ping", last=(), ends="length", unmet=MISSING),
-    "unknown tool": Class("unknown tool", UNKNOWN, last=(), ends="length", unmet="unknown tool"),
-    "unknown tool, behind text": Class(
-        "unknown tool", f"So.\n{UNKNOWN}", shown="So.", ends="length", unmet="unknown tool"
-    ),
+    "wrong tool": Class("wrong tool", OTHER, choice="ping", last=(OTHER,), unmet=MISSING),
+    "unknown tool": Class("unknown tool", UNKNOWN, last=(UNKNOWN,), unmet="unknown tool"),
+    "unknown tool, behind text": Class("unknown tool", f"So.\n{UNKNOWN}", shown="So.", unmet="unknown tool"),
     "malformed": Class("malformed", MEANT, settings=RETRY, last=(MEANT,)),
     "malformed, behind text": Class("malformed", f"So.\n{MEANT}", shown="So.", settings=RETRY),
     "malformed, waiting": Class("malformed", WAITED, settings=COMPLETE, last=(), ends="length", unmet="malformed"),

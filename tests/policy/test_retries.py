@@ -5,7 +5,8 @@ from typing import Any
 
 import anyio
 import pytest
-from support.dialects import PATHS, Ask, read, said, write
+from support.dialects import ALL_CLIENTS, PATHS, Ask, read, said, write
+from support.native_replies import native_call
 from support.scripted_replies import (
     ASK,
     BLOCKED,
@@ -23,6 +24,8 @@ from support.scripted_replies import (
 
 from streamtool.settings import Settings
 from streamtool.testing import Hang, Script, stream_asgi
+
+all_clients = pytest.mark.parametrize("client", ALL_CLIENTS)
 
 
 @both
@@ -118,12 +121,35 @@ async def test_an_unknown_call_after_a_call_is_left_out():
 
 
 @both
-async def test_unknown_calls_are_left_out_after_the_last_attempt():
-    talk = ModelClient(UNKNOWN)
-    got = await talk.ask("chat", ASK)
-    assert (got.parts, got.reason) == ((), "length")
+@all_clients
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_an_unknown_call_in_the_last_attempt_is_text(client: str, stream: bool):
+    text = f"So.\n{UNKNOWN}"
+    talk = ModelClient(UNKNOWN, UNKNOWN, text)
+    got = await talk.ask(client, Ask(ASK.turns, TOOLS, stream))
+    assert ("".join(map(str, got.parts)), got.reason, got.error) == (text, "stop", None)
     assert talk.causes == ("unknown tool",) * 2
+    assert talk.records[0].unmet == "unknown tool"
+    assert dict(talk.records[0].discarded) == {}
     assert "`ping`, `read_file`" in talk.last(1)
+
+
+@both
+async def test_an_unknown_call_in_the_last_attempt_streams():
+    talk = ModelClient(said("chat", UNKNOWN, size=4), settings=Settings(retries=0))
+    assert (await talk.ask("chat", ASK)).parts == (UNKNOWN,)
+    assert len(talk.pieces) > len(UNKNOWN) // 8
+
+
+@both
+@all_clients
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_an_unknown_native_call_in_the_last_attempt_is_an_error(client: str, stream: bool):
+    talk = ModelClient(native_call("pong", "{}"))
+    got = await talk.ask(client, Ask(ASK.turns, TOOLS, stream))
+    assert got.error is not None
+    assert "not offered" in got.error
+    assert (got.parts, talk.causes) == ((), ("unknown tool",) * 2)
 
 
 # --- invalid arguments

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.dialects import CLIENTS, PATHS, Ask, Got, read, said, write
+from support.dialects import CLIENTS, Ask, Got, path, read, said, write
 from support.validators import assert_valid, validate_chat_stream
 
 from streamtool.exchange import Record
@@ -55,7 +55,7 @@ class ModelClient:
 
     async def ask(self, client: str, ask: Ask) -> Got:
         body = json.dumps(write(client, ask)).encode()
-        async with stream_asgi(self.app, PATHS[client], body=body) as reply:
+        async with stream_asgi(self.app, path(client, stream=ask.stream), body=body) as reply:
             self.pieces = [piece async for piece in reply]
             self.headers = reply.headers
         data = b"".join(self.pieces)
