@@ -5,7 +5,7 @@ it and blocks between lines of tildes.
 
 `~~~~ settings` (optional): `key: value` lines. `tools` (JSON: schemas by name, a list of names, or null; replaces
 `TOOLS`), `formats` (names), `prefix` (a JSON string), `reason`, `unknown`, `in_fences`, `calls_in_reasoning`, `names`,
-`limits` (JSON).
+`flattened`, `limits` (JSON).
 
 `~~~~ text`: the model's text, which is the lines of the block joined by newlines, without a final newline. `~~~~ text
 escaped`: like `text`, with `\r`, `\n`, `\t`, `\\` and `\uXXXX` decoded.
@@ -164,7 +164,7 @@ def read_settings(block: str) -> dict[str, Json]:
                 options["formats"] = value.split(", ")
             case "prefix" | "limits":
                 options[key] = json.loads(value)
-            case "unknown" | "in_fences" | "names":
+            case "unknown" | "in_fences" | "names" | "flattened":
                 options[key] = value
             case "calls_in_reasoning":
                 options[key] = value == "true"

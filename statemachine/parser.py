@@ -52,6 +52,8 @@ class Parser:
         calls_in_reasoning: whether to look for calls inside reasoning.
         names: which names that are not exactly those of a tool are repaired if only one tool fits: "spelling" for
             differences in case, separators and namespace prefixes; "edit" to also allow one letter to differ.
+        flattened: "nest" to nest arguments that are written outside the object that they belong to; "keep" to leave
+            them where they are.
         limits: maximum lengths, in characters, and maximum nesting depth.
         ledger: whether to record how every character was classified (see the `ledger` property), which is slower.
 
@@ -73,6 +75,7 @@ class Parser:
         in_fences: str = "text",
         calls_in_reasoning: bool = False,
         names: str = "spelling",
+        flattened: str = "nest",
         limits: Limits | None = None,
         ledger: bool = False,
     ) -> None:
@@ -81,6 +84,7 @@ class Parser:
             discard_malformed=is_second_of("malformed", malformed, "text", "discard"),
             fence_calls=is_second_of("in_fences", in_fences, "text", "calls"),
             calls_in_reasoning=calls_in_reasoning,
+            nest=not is_second_of("flattened", flattened, "nest", "keep"),
         )
         edits = is_second_of("names", names, "spelling", "edit")
         schemas = tools_of(tools)

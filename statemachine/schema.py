@@ -12,12 +12,16 @@ Supported keywords, as defined by JSON Schema 2020-12: `type` (a string or a lis
 `nullable`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 from urllib.parse import unquote
 
+from statemachine.names import spelling_of
+
 ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 STRING = frozenset({"string"})
+OBJECT = frozenset({"object"})
 MAX_DEPTH = 16
 """Maximum depth of nested subschemas and length of reference chains in one lookup."""
 MAX_TYPES_DEPTH = 64
@@ -32,6 +36,8 @@ MAX_PARTS = 1000
 """Maximum number of subschemas to read in one lookup of a member, and to copy in total."""
 MAX_CACHED_MEMBERS = 256
 """Maximum number of members that a node caches."""
+MAX_HOME_DEPTH = 4
+"""Maximum depth of the objects that are searched for a key."""
 MISSING: Final = object()
 """Returned for a reference whose target does not exist."""
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -225,6 +231,30 @@ class SchemaWalker:
                 found.append({"anyOf": parts})
         return {"allOf": found} if len(found) > 1 else found[0] if found else None
 
+    def names(self, schema: object) -> frozenset[str] | None:
+        """Return the names of all members that a schema declares, in whichever alternative, or None if the members may
+        have other names, too.
+        """
+        found: set[str] = set()
+        return frozenset(found) if self._collect_names(schema, found, MAX_DEPTH, iter(range(MAX_PARTS))) else None
+
+    def _collect_names(self, schema: object, found: set[str], depth: int, left: Iterator[int]) -> bool:
+        """Collect the names of the members that a schema declares; return False if it allows other names."""
+        if not isinstance(schema, Mapping) or depth == 0 or next(left, None) is None:
+            return False
+        if isinstance(reference := schema.get("$ref"), str):
+            return self._collect_names(follow(reference, self.root), found, depth - 1, left)
+        extra = schema.get("additionalProperties")
+        if extra is True or isinstance(extra, Mapping) or schema.get("patternProperties"):
+            return False
+        found.update(properties(schema))
+        ways = schema.get("allOf")
+        parts = list(ways) if isinstance(ways, list) else []
+        for word in ("anyOf", "oneOf"):
+            if isinstance(ways := schema.get(word), list):
+                parts += [way for way in ways if "object" in self.types(way)]
+        return all(self._collect_names(part, found, depth - 1, left) for part in parts)
+
     def _alternatives(self, ways: list[Any], key: str | None, depth: int, left: Iterator[int]) -> list[object]:
         """Return the subschema found in each alternative, or [] if an alternative that may apply has none, since such
         an alternative allows everything.
@@ -273,7 +303,7 @@ class Node:
     whether the schema describes members or items.
     """
 
-    __slots__ = ("_items", "_members", "_schema", "_walker", "deep", "optional", "types")
+    __slots__ = ("_items", "_members", "_schema", "_spellings", "_walker", "deep", "optional", "types")
 
     def __init__(
         self, schema: object, walker: SchemaWalker, *, types: frozenset[str] | None = None, optional: bool = True
@@ -282,6 +312,7 @@ class Node:
         self._walker = walker
         self._members: dict[str, Node | None] = {}
         self._items: tuple[Node | None] | None = None
+        self._spellings: dict[str, list[str]] | None = None
         self.types = walker.types(schema) if types is None else types
         self.optional = optional
         self.deep = isinstance(schema, Mapping) and any(word in schema for word in DESCRIBING_KEYWORDS)
@@ -302,6 +333,86 @@ class Node:
         """Return whether the schema names this object member, rather than allowing any name."""
         free = isinstance(self._schema, Mapping) and isinstance(self._schema.get("additionalProperties"), Mapping)
         return key in properties(self._schema) if free else self.member(key) is not None
+
+    def near(self, key: str, given: Container[str]) -> str | None:
+        """Return the member that an undeclared key refers to: the only one, not `given` so far, that differs from it in
+        nothing but case and separators. Return None if no member does, or if any key is allowed.
+        """
+        near = self._known_spellings().get(spelling_of(key), ())
+        return near[0] if len(near) == 1 and near[0] != key and near[0] not in given else None
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Names of the members that an object must have, if there is only one kind of object."""
+        return self._walker.required(self._schema).union(*map(self._walker.required, self.shapes()))
+
+    def shapes(self) -> list[Any]:
+        """Return the alternatives that are objects."""
+        merged = self._walker.merged(self._schema)
+        ways = [way for word in ("anyOf", "oneOf") if isinstance(found := merged.get(word), list) for way in found]
+        return [way for way in ways if "object" in self._walker.types(way)]
+
+    def homes(self) -> Mapping[str, str]:
+        """Return the keys that only one object among the declared members can contain, with that member: no other value
+        can contain them at any depth, and no object allows further keys.
+        """
+        left = iter(range(MAX_PARTS))
+        names = self._walker.names(self._schema) or ()
+        found: dict[str, str | None] = dict.fromkeys(names)
+        for name in names:
+            node = self.member(name)
+            keys = None if node is None else node.keys_within(MAX_HOME_DEPTH, left)
+            if node is None:
+                continue
+            if keys is None:
+                return {}
+            only = node.types - {"null"} == OBJECT and len(node.shapes()) <= 1
+            direct, deeper = keys
+            found |= {key: name if only and key not in found and node.declares(key) else None for key in direct}
+            found |= dict.fromkeys(deeper)
+        return {key: home for key, home in found.items() if home is not None}
+
+    def keys_within(self, depth: int, left: Iterator[int]) -> tuple[AbstractSet[str], AbstractSet[str]] | None:
+        """Return the keys of the object that a value may be, and those of all objects inside. Return None if there may
+        be other keys, more than `depth` levels, or more subschemas than are `left` to read.
+        """
+        if depth == 0 or next(left, None) is None:
+            return None
+        names: AbstractSet[str] = frozenset()
+        inside: list[Node | None] = [self.items()] if "array" in self.types and self.types != ANY else []
+        if "object" in self.types and self.types != ANY:
+            names = self._walker.names(self._schema) or frozenset()
+            if not names:
+                return None
+            inside += map(self.member, names)
+        deeper: set[str] = set()
+        for node in inside:
+            keys = (frozenset(), frozenset()) if node is None else node.keys_within(depth - 1, left)
+            if keys is None:
+                return None
+            deeper.update(*keys)
+        return names, deeper
+
+    def streams_key(self, begun: str) -> bool:
+        """Return whether a key that begins like this either begins like every declared one that it may refer to, or
+        refers to none.
+        """
+        spelling = spelling_of(begun)
+        return all(
+            name.startswith(begun)
+            for known, names in self._known_spellings().items()
+            if known.startswith(spelling)
+            for name in names
+        )
+
+    def _known_spellings(self) -> Mapping[str, list[str]]:
+        """Return the declared members by spelling, or an empty mapping if any key is allowed."""
+        if self._spellings is None:
+            self._spellings = {}
+            for name in self._walker.names(self._schema) or ():
+                if spelling := spelling_of(name):
+                    self._spellings.setdefault(spelling, []).append(name)
+        return self._spellings
 
     def items(self) -> "Node | None":
         """Return the node of an array's items, or None if the schema does not describe them."""

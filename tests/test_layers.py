@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {
     "statemachine.events": "attrs",
     "statemachine.call": "attrs",
-    "statemachine.schema": "",
     "statemachine.names": "",
+    "statemachine.schema": "",
     "statemachine.tools": "",
     "statemachine.stream": "attrs",
     "statemachine.formats": "attrs",

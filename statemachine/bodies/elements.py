@@ -47,8 +47,8 @@ def value(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> G
                     return
             level = levels[-1]
             tag = yield from next_key(machine, table)
-            begin_member(machine, table.body.item, level, tag.key, slot.types)
-            slot = slot_of(level.member(tag.key), tag)
+            name = begin_member(machine, table.body.item, level, tag.key, slot.types)
+            slot = slot_of(level.member(name), tag)
     except (EndOfText, Mismatch):
         if isinstance(machine.reader.target, BufferingTarget):
             machine.reader.target.release()
@@ -223,8 +223,8 @@ def key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
     return tag
 
 
-def begin_member(machine: Machine, item: str, level: Level, name: str, types: frozenset[str]) -> None:
-    """Begin a member of an object or an item of an array.
+def begin_member(machine: Machine, item: str, level: Level, name: str, types: frozenset[str]) -> str:
+    """Begin a member of an object or an item of an array. Return its name, which may differ in spelling.
 
     For the first element of a level, `types` (the types allowed for the containing value) help to decide whether the
     level is an object or an array.
@@ -237,7 +237,7 @@ def begin_member(machine: Machine, item: str, level: Level, name: str, types: fr
             state.stack.append("]")
         reader.emit_arguments(", ")
         machine.candidate.arguments.open_value = True
-        return
+        return name
     end_member(machine, level)
     first = level.array is None
     if level.array is None:
@@ -249,11 +249,15 @@ def begin_member(machine: Machine, item: str, level: Level, name: str, types: fr
     else:
         if name in level.given:
             state.add_repair("repeated_key")
+        elif (near := level.near(name)) is not None:
+            state.add_repair("parameter_name")
+            name = near
         level.given.add(name)
         reader.emit_arguments(f"{separator}{encode_basestring(name)}: ")
         if level.member(name) is None:
             level.first = begin_buffering(reader, name)
     machine.candidate.arguments.open_value = True
+    return name
 
 
 def end_member(machine: Machine, level: Level) -> None:

@@ -25,6 +25,7 @@ from statemachine.formats.format import COMMENT_KEYS, is_synonym
 from statemachine.formats.openers import KeyRole
 from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
+from statemachine.json.nesting import pair
 from statemachine.json.state import JsonState
 from statemachine.json.typed import Typed
 from statemachine.machine.candidate import StrayMember
@@ -193,6 +194,7 @@ def stray_member(machine: Machine, key: str, role: KeyRole | None = None) -> Gra
     reader, candidate = machine.reader, machine.candidate
     arguments, envelope = candidate.arguments, candidate.envelope
     settled = role is None and arguments.begun and (arguments.json.typed is None or bool(arguments.parameters))
+    settled = settled and not may_be_meant(machine, key)
     kept = KeptValue(machine.limits.held - envelope.buffered)
     reader.target = False if settled else kept
     yield from json_text.value(reader, envelope.json)
@@ -201,6 +203,15 @@ def stray_member(machine: Machine, key: str, role: KeyRole | None = None) -> Gra
         arguments.json.add_repair("ignored_member")
     else:
         keep_member(machine, key, "".join(kept.pieces), role)
+
+
+def may_be_meant(machine: Machine, key: str) -> bool:
+    """Return whether a member is an argument with another spelling, or belongs to an object in the arguments."""
+    typed, arguments = machine.candidate.arguments.json.typed, machine.candidate.arguments
+    if not isinstance(typed, Typed):
+        return False
+    near = typed.root.near(key, arguments.parameters)
+    return near is not None or (typed.nesting is not None and typed.nesting.member(key) is not None)
 
 
 def keep_member(machine: Machine, key: str, text: str, role: KeyRole | None) -> None:
@@ -229,6 +240,46 @@ def place_declared(machine: Machine, *, roles: bool = False) -> None:
     machine.reader.target = False
 
 
+def rename_strays(machine: Machine) -> None:
+    """Add the buffered members whose keys are spelled differently from those of missing arguments to the arguments."""
+    root, arguments = root_of(machine), machine.candidate.arguments
+    if root is None:
+        return
+    strays = machine.candidate.envelope.strays
+    for key, stray in list(strays.items()):
+        near = root.near(key, arguments.parameters) if stray.text and stray.role is None else None
+        if near is not None and accepts(machine, near):
+            arguments.json.add_repair("parameter_name")
+            begin_member(machine, near)
+            node = root.member(near)
+            emit_typed(machine, stray.text, None if node is None else Typed(node))
+            del strays[key]
+    machine.reader.target = False
+
+
+def nest_strays(machine: Machine) -> None:
+    """Add the buffered members that belong to an object in the arguments as that object."""
+    typed = machine.candidate.arguments.json.typed
+    nesting = typed.nesting if isinstance(typed, Typed) else None
+    if nesting is None or not isinstance(typed, Typed):
+        return
+    strays = machine.candidate.envelope.strays
+    objects: dict[str, dict[str, str]] = {}
+    for key, stray in strays.items():
+        found = nesting.member(key) if stray.text and stray.role is None else None
+        if found is not None:
+            objects.setdefault(found[0], {})[key] = stray.text
+    for home, members in objects.items():
+        node = typed.root.member(home)
+        if node is not None and nesting.has_required(home, members) and accepts(machine, home):
+            machine.candidate.arguments.json.add_repair("nested_arguments")
+            begin_member(machine, home)
+            emit_typed(machine, "{" + ", ".join(map(pair, members, members.values())) + "}", Typed(node))
+            for key in members:
+                del strays[key]
+    machine.reader.target = False
+
+
 def describes_call(machine: Machine, stray: StrayMember, node: Node | None) -> bool:
     """Return whether a member that may belong to the envelope does: the type of a call, or an id before the name that
     the tool does not require.
@@ -244,6 +295,8 @@ def settle(machine: Machine) -> None:
     arguments, envelope = candidate.arguments, candidate.envelope
     if envelope.strays:
         place_declared(machine, roles=not envelope.contained)
+        rename_strays(machine)
+        nest_strays(machine)
         if not arguments.begun:
             place_others(machine)
     left = [key for key, stray in envelope.strays.items() if stray.role is None]

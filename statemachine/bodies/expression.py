@@ -25,10 +25,11 @@ from statemachine.formats.format import Expression, Format
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
 from statemachine.json.bare import dialect_of
+from statemachine.json.nesting import Nesting
 from statemachine.json.state import JsonState
 from statemachine.machine.machine import Machine
 from statemachine.names import without_namespace
-from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 from statemachine.stream.runs import Run
 
 OUTSIDE = Run(r"[^()\[\]{}\"'<]*+")
@@ -180,7 +181,7 @@ def skip_arguments(machine: Machine, body: Expression) -> Grammar:
 class Arguments:
     """Reader for the arguments of one call, which it emits as one JSON object."""
 
-    __slots__ = ("body", "close", "dialect", "free", "machine", "opened", "schema", "sound", "typed")
+    __slots__ = ("body", "close", "dialect", "free", "machine", "nesting", "opened", "schema", "sound", "typed")
 
     def __init__(self, machine: Machine, body: Expression, close: str) -> None:
         self.machine = machine
@@ -202,9 +203,26 @@ class Arguments:
         else:
             self.typed = json_typed.typing_of(self.schema)
         state.typed = self.typed
+        arguments = candidate.arguments
+        arguments.parameters = set()
+        self.nesting: Nesting | None = None
+        if self.typed is not None:
+            self.typed.given = arguments.parameters
+            if machine.options.nest:
+                self.nesting = self.typed.nesting = Nesting(self.typed.root, arguments.parameters)
 
     def read(self) -> Grammar:
         """Read all arguments and the closing bracket."""
+        try:
+            yield from self.read_all()
+        except (EndOfText, Mismatch):
+            if self.nesting is not None:
+                state = self.machine.candidate.arguments.json
+                self.nesting.end(self.machine.reader, state, cut=state.cut)
+            raise
+
+    def read_all(self) -> Grammar:
+        """Read all arguments and the closing bracket, unless the text ends or becomes unreadable."""
         machine = self.machine
         reader = machine.reader
         state = machine.candidate.arguments.json
@@ -229,6 +247,8 @@ class Arguments:
                 raise Mismatch
         # Without arguments, `{` has not been emitted yet.
         self.open_object()
+        if self.nesting is not None:
+            self.nesting.end(reader, state)
         state.stack.clear()
         reader.emit_arguments("}")
         self.end()
@@ -304,15 +324,28 @@ class Arguments:
         key = yield from self.flag() if flagged else self.marked_key() if self.close == "}" else self.key()
         if key is None:
             key = self.positional_parameter()
+        elif self.typed is not None and (near := self.typed.root.near(key, arguments.parameters)) is not None:
+            state.add_repair("parameter_name")
+            key = near
+        nested = None if self.nesting is None or self.declares(key) else self.nesting.member(key)
+        if self.nesting is not None and nested is not None and not flagged:
+            self.open_object()
+            yield from self.blank()
+            self.nesting.begin(reader, key, nested[0])
+            state.cut = True
+            self.typed.expect(nested[1])  # type: ignore[union-attr]  # there is a schema
+            yield from json_text.value(reader, state)
+            self.nesting.pause(reader)
+            return
         if key in arguments.parameters:
             state.add_repair("repeated_key")
             node = None if self.typed is None else self.typed.root.member(key)
             self.sound = self.sound and not wants_items(node)
         elif key in self.free:
             self.free.remove(key)
-        arguments.parameters = arguments.parameters or set()
+        more = bool(arguments.parameters)
         arguments.parameters.add(key)
-        more = self.open_object()
+        self.open_object()
         state.cut = True
         reader.emit_arguments((", " if more else "") + json.dumps(key, ensure_ascii=False) + ": ")
         yield from self.blank()
@@ -323,6 +356,10 @@ class Arguments:
         if self.typed is not None:
             self.typed.member(key)
         yield from json_text.value(reader, state)
+
+    def declares(self, key: str) -> bool:
+        """Return whether the schema describes this parameter."""
+        return self.typed is not None and self.typed.root.member(key) is not None
 
     def key(self) -> Generator[None, None, str | None]:
         """Consume the key of an argument and its separator; return the key, or None for a positional argument."""

@@ -8,10 +8,11 @@ from statemachine.endings import CallSurroundings, ends_call
 from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
+from statemachine.json.nesting import Nesting
 from statemachine.machine.candidate import NO_PARAMETERS
 from statemachine.machine.machine import Machine
 from statemachine.schema import only_string_parameter
-from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 
 first_key = re.compile(
     r"\{[ \t\r\n]{0,64}+(?:\Z|(\})|\"(?:([^\"\\\x00-\x1f]{0,256})\"|[^\"\\\x00-\x1f]{0,256}+\Z)"
@@ -45,6 +46,8 @@ def begin_typing(machine: Machine) -> None:
         typed = arguments.json.typed = json_typed.typing_of(machine.tools.schema(machine.candidate.name))
         if typed is not None:
             typed.given = arguments.parameters
+            if machine.options.nest:
+                typed.nesting = Nesting(typed.root, typed.given)
 
 
 def arguments(machine: Machine, *, as_string: bool, leave_open: bool = False) -> Grammar:
@@ -77,7 +80,12 @@ def arguments(machine: Machine, *, as_string: bool, leave_open: bool = False) ->
             yield from json_nested.encoded_object(reader, state, "" if as_string else "string_arguments")
     elif char == "{":
         machine.begin_arguments()
-        yield from json_text.value(reader, state)
+        try:
+            yield from json_text.value(reader, state)
+        except (EndOfText, Mismatch):
+            if state.typed is not None:
+                state.typed.end_object(reader, state, cut=state.cut)
+            raise
     elif char in "nN" and (yield from json_text.bare_word(reader)) in ("null", "None"):
         machine.begin_arguments()
         state.add_repair("null_arguments")

@@ -46,6 +46,10 @@ class Level:
             return declared and self.member(key) is not None
         return key in self.names and key not in self.given
 
+    def near(self, key: str) -> str | None:
+        """Return the declared key that an undeclared one refers to, if it can be only one; otherwise, return None."""
+        return None if self.node is None or self.array else self.node.near(key, self.given)
+
     def is_undeclared(self, key: str) -> bool:
         """Return whether parameters are declared, but not this one."""
         return bool(self.names) and key not in self.names and self.member(key) is None

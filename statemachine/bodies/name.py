@@ -283,7 +283,7 @@ def object_with_entities(machine: Machine, reading: ParameterReader, quote: str)
 def argument(machine: Machine, reading: ParameterReader, key: str) -> Grammar:
     """Read an attribute that is an argument: a string is streamed, and any other value is read in one piece."""
     reader = machine.reader
-    types = reading.open_key(key)
+    types = reading.open_key(reading.parameter_name(key))
     quote = reader.text[reader.at]
     if quote not in "\"'":
         value = yield from word(machine, bare_value)

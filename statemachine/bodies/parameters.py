@@ -14,6 +14,7 @@ from statemachine.bodies.lists import ListReader, wants_items, wants_list
 from statemachine.bodies.parameter_markers import (
     Marker,
     Tables,
+    Tag,
     closing_key_at,
     is_cut_off,
     marker_at,
@@ -22,6 +23,7 @@ from statemachine.bodies.parameter_markers import (
 )
 from statemachine.endings import ends_call
 from statemachine.formats.format import Format, Parameters
+from statemachine.json.nesting import Nesting
 from statemachine.machine.candidate import NO_PARAMETERS
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
@@ -37,6 +39,8 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
         yield from read_parameters(machine, table, reading)
     except (EndOfText, Mismatch):
         reading.lists.release()
+        if reading.nesting is not None:
+            reading.nesting.end(machine.reader, machine.candidate.arguments.json, cut=True)
         raise
 
 
@@ -93,7 +97,7 @@ def has_enclosing_span(machine: Machine) -> bool:
 class ParameterReader:
     """Reader for the parameters of one call."""
 
-    __slots__ = ("level", "levels", "lists", "machine", "table")
+    __slots__ = ("level", "levels", "lists", "machine", "nesting", "table")
 
     def __init__(self, machine: Machine, table: Tables) -> None:
         self.machine = machine
@@ -108,6 +112,8 @@ class ParameterReader:
         self.level = Level(node, names, given)
         self.levels = [self.level]
         self.lists = ListReader(machine, table)
+        nests = machine.options.nest and machine.candidate.offered
+        self.nesting = Nesting(node, given) if nests else None
 
     def end(self) -> None:
         """End the arguments; they are complete unless a value may have swallowed markup."""
@@ -117,6 +123,8 @@ class ParameterReader:
         if not machine.candidate.arguments.begun:
             machine.begin_arguments()
             reader.emit_arguments("{")
+        if self.nesting is not None:
+            self.nesting.end(reader, machine.candidate.arguments.json)
         reader.emit_arguments("}")
         machine.candidate.arguments.json.stack.clear()
         machine.candidate.arguments.complete = self.level.sound
@@ -144,6 +152,14 @@ class ParameterReader:
         self.level.given.add(name)
         node = self.level.member(name)
         return schema.STRING if not candidate.offered else node.types if node is not None else schema.ANY
+
+    def parameter_name(self, key: str) -> str:
+        """Return the parameter that a key refers to, which may be spelled differently."""
+        near = self.level.near(key) if self.machine.candidate.offered else None
+        if near is None:
+            return key
+        self.machine.candidate.arguments.json.add_repair("parameter_name")
+        return near
 
     def all_arguments(self, text: str | None = None) -> Grammar:
         """Read an object that contains the arguments, or continues them; further parameters may follow.
@@ -173,15 +189,35 @@ class ParameterReader:
         if not machine.candidate.offered:
             yield from self.value(Slot(tag.key, self.open_key(tag.key), None))
             return
-        node = self.level.member(tag.key)
+        name = self.parameter_name(tag.key)
+        node = self.level.member(name)
+        nested = self.nesting.member(name) if self.nesting is not None and node is None else None
+        if nested is not None:
+            yield from self.nested_parameter(name, tag, *nested)
+            return
         slot = slot_of(node, tag)
         if not self.lists.continues(tag.key):
             self.lists.end()
-            if tag.key in self.level.given and wants_items(node):
+            if name in self.level.given and wants_items(node):
                 # The values belong together, but the first one has been emitted: one of them would be lost.
                 self.level.sound = False
-            self.open_key(tag.key)
+            self.open_key(name)
         yield from self.lists.read(slot, self.value) if wants_list(node) else self.value(slot)
+
+    def nested_parameter(self, name: str, tag: Tag, home: str, node: schema.Node | None) -> Grammar:
+        """Read the value of a parameter that belongs to an object in the arguments."""
+        machine = self.machine
+        reader, arguments = machine.reader, machine.candidate.arguments
+        self.lists.end()
+        if not arguments.begun:
+            machine.begin_arguments()
+            reader.emit_arguments("{")
+        arguments.json.stack[:] = ["}"]
+        arguments.open_value = True
+        if self.nesting is not None:
+            self.nesting.begin(reader, name, home)
+            yield from self.value(slot_of(node, tag))
+            self.nesting.pause(reader)
 
     def value(self, slot: Slot) -> Grammar:
         """Return the grammar that reads one value."""

@@ -95,6 +95,9 @@ class Typing(Protocol):
     def item(self, depth: int) -> None:
         """Record that the next value is an item of the array with `depth` containers around it."""
 
+    def end_object(self, reader: Reader, state: "JsonState", *, cut: bool = False) -> None:
+        """Emit what has to be emitted before the closer of the outermost object, or where the arguments are `cut`."""
+
 
 class Around(Protocol):
     """Surroundings of one JSON text; they limit where the strings in that text can end (see `quotes.py`)."""

@@ -233,6 +233,8 @@ def close(reader: Reader, state: JsonState, char: str, base: int) -> None:
     while stack[-1] != char:
         state.add_repair("missing_closer")
         reader.emit_arguments(CLOSES[stack.pop()])
+    if len(stack) == 1 and state.typed is not None:
+        state.typed.end_object(reader, state)
     if len(stack) == state.leave_open:
         withhold_closer(reader, state)
         reader.take(1, "argument")

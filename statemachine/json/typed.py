@@ -21,14 +21,16 @@ import re
 from collections.abc import Generator
 from functools import lru_cache
 from json import JSONDecoder
+from json.encoder import encode_basestring
 from re import Match
 
 from statemachine import schema
 from statemachine.json import text as json_text
 from statemachine.json.nested import Nested, split_surrogate, unescape
+from statemachine.json.nesting import Nesting
 from statemachine.json.state import WORDS, JsonState
 from statemachine.schema import Node
-from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 from statemachine.stream.reader import Reader
 from statemachine.stream.runs import json_escape
 
@@ -93,7 +95,7 @@ def typing_of(parameters: object) -> "Typed | None":
 class Typed:
     """Implementation of `state.Typing`: the schema of the values in one JSON text."""
 
-    __slots__ = ("_levels", "_next", "_sets", "given", "root")
+    __slots__ = ("_inner", "_levels", "_next", "_sets", "given", "nesting", "root")
 
     def __init__(self, root: Node, *, sets: bool = False) -> None:
         self.root = root
@@ -105,12 +107,18 @@ class Typed:
         """Schemas of the open containers, keyed by the number of containers around them."""
         self.given: set[str] = set()
         """Names of the outermost object's members so far."""
+        self.nesting: Nesting | None = None
+        """Members that belong to an object in the arguments; None if they are not nested."""
+        self._inner: dict[int, set[str]] = {}
+        """Names of the members so far of the open objects inside, keyed like `_levels`."""
 
     # ---- the position in the text
 
     def enter(self, depth: int) -> None:
         """Record that the next value is a container with `depth` containers around it."""
         self._levels[depth] = self._next if self._next is not None and self._next.deep else None
+        if self._inner:
+            self._inner.pop(depth, None)
 
     def item(self, depth: int) -> None:
         """Record that the next value is an item of the array with `depth` containers around it."""
@@ -121,6 +129,10 @@ class Typed:
         """Record that the next value is the argument with this name."""
         self._next = self.root.member(name)
         self.given.add(name)
+
+    def expect(self, node: Node | None) -> None:
+        """Record the schema of the next value."""
+        self._next = node
 
     def restart(self) -> None:
         """Record that the next value is the outermost object, or continues it."""
@@ -133,16 +145,47 @@ class Typed:
             self._next = None
             yield from json_text.key(reader, state)
             return
-        seen = KeyRecorder(reader)
-        yield from json_text.key(reader, state)
-        seen.end()
+        depth = len(state.stack) - 1
+        nesting = None if depth else self.nesting
+        if nesting is not None:
+            nesting.pause(reader, comma=True)
+        seen = KeyRecorder(reader, around, nesting)
+        try:
+            yield from json_text.key(reader, state)
+        except (EndOfText, Mismatch):
+            seen.release()
+            reader.target = seen.target
+            raise
         if seen.room < 0:
             self._next = None
+            seen.end()
             return
-        name = decode("".join(seen.pieces))[0]
+        text = "".join(seen.pieces)
+        name, end = decode(text)
+        given = self.given if depth == 0 else self._inner.setdefault(depth, set())
         self._next = around.member(name)
-        if len(state.stack) == 1:
-            self.given.add(name)
+        near = around.near(name, given) if self._next is None else None
+        if near is not None:
+            state.add_repair("parameter_name")
+            seen.pieces = [encode_basestring(near) + text[end:]]
+            name, self._next = near, around.member(near)
+        elif nesting is not None and self._next is None and (home := nesting.member(name)) is not None:
+            seen.end()
+            self._next = home[1]
+            nesting.begin(reader, name, home[0], apart=True)
+            return
+        elif name in given and "parameter_name" in state.repairs:
+            state.add_repair("repeated_key")
+        if nesting is not None:
+            nesting.resume()
+        seen.release()
+        given.add(name)
+        seen.end()
+
+    def end_object(self, reader: Reader, state: JsonState, *, cut: bool = False) -> None:
+        """Emit what has to be emitted before the closer of the outermost object, or where the arguments are `cut`."""
+        if self.nesting is not None:
+            self.nesting.end(reader, state, cut=cut)
 
     # ---- the next value
 
@@ -355,21 +398,44 @@ class FilterTarget:
 
 
 class KeyRecorder(FilterTarget):
-    """Target that records the key that passes through it."""
+    """Target that records the key that passes through it. Its text is buffered as soon as it differs from a declared
+    key that it may refer to, and while it may belong to another object; a key that is too long passes.
+    """
 
-    __slots__ = ("pieces", "room")
+    __slots__ = ("around", "nesting", "pieces", "room", "sent")
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, around: Node, nesting: Nesting | None) -> None:
         super().__init__(reader)
+        self.around = around
+        self.nesting = nesting
         self.pieces: list[str] = []
         self.room = MAX_KEY
+        self.sent = 0
+        """Number of characters that have been passed on."""
 
     def append(self, piece: str) -> None:
         """Process a piece of strict JSON."""
         self.room -= len(piece)
-        if self.room >= 0:
-            self.pieces.append(piece)
-        self.pass_on(piece)
+        if self.room < 0:
+            self.release()
+            self.pass_on(piece)
+            return
+        self.pieces.append(piece)
+        text = "".join(self.pieces)
+        if "\\" not in text and self.streams(*text[1:].partition('"')[:2]):
+            self.release()
+
+    def streams(self, begun: str, ended: str) -> bool:
+        """Return whether a key that begins like this, or is this one if it has `ended`, is emitted like this."""
+        if self.nesting is not None and self.nesting.may_begin(begun):
+            return False
+        return self.around.near(begun, ()) is None if ended else self.around.streams_key(begun)
+
+    def release(self) -> None:
+        """Pass the buffered text on."""
+        text = "".join(self.pieces)
+        rest, self.sent = text[self.sent :], len(text)
+        self.pass_on(rest)
 
 
 class StringEscaper(FilterTarget):

@@ -49,6 +49,8 @@ class MachineOptions:
     fence_calls: bool
     """Whether to look for calls anywhere inside code fences, not only at their beginning."""
     calls_in_reasoning: bool
+    nest: bool = True
+    """Whether arguments that are written outside the object that they belong to are nested in it."""
 
 
 @define

@@ -29,6 +29,7 @@ class ParserOptions:
     calls_in_reasoning: bool
     limits: statemachine.Limits
     names: str = "spelling"
+    flattened: str = "nest"
 
     def parser(self, *, ledger: bool = False) -> statemachine.Parser:
         """Return a new parser."""
@@ -41,6 +42,7 @@ class ParserOptions:
             in_fences=self.in_fences,
             calls_in_reasoning=self.calls_in_reasoning,
             names=self.names,
+            flattened=self.flattened,
             limits=self.limits,
             ledger=ledger,
         )

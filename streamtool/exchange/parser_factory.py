@@ -75,6 +75,7 @@ class ParserFactory:
             in_fences=settings.in_fences,
             calls_in_reasoning=self.plan.model.calls_in_reasoning,
             names=settings.tool_names,
+            flattened=settings.flattened,
             limits=statemachine.Limits(
                 held=limits.held, arguments=limits.arguments, depth=limits.depth, name=limits.name
             ),

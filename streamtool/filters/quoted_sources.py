@@ -17,6 +17,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from html import entities, unescape
 from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
@@ -26,6 +27,12 @@ from streamtool.core.invisible import CLASS as INVISIBLE_CLASS
 from streamtool.core.invisible import INVISIBLE
 from streamtool.forcing.rules import AnyName
 from streamtool.protocols.shared import wire
+
+
+def _without(separators: str, text: str) -> str:
+    """Return a text in lower case, without these characters."""
+    return text.lower().translate(dict.fromkeys(map(ord, separators)))
+
 
 LONGEST: Final = 4 * 1024 * 1024
 """Maximum number of characters of a conversation to search, beginning with the latest message."""
@@ -48,6 +55,10 @@ _AFTER: Final = (
     r"|\s*(?:(?:\^M)?[^\w\s]{1,4}\s*)?(?:[\n\r\v\f\x85\u2028\u2029]|\Z))"
 )
 _WORD: Final = re.compile(r"\w+")
+_SPELLED: Final = tuple(partial(_without, separators) for separators in (" \t_-", " \t_-.:/"))
+"""Functions that remove from a text what spellings of a name differ in, as `statemachine.names` ignores it. Colons,
+periods and slashes also precede names in call syntax, so they are removed only in the second form.
+"""
 _ESCAPE: Final = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|[nrt])?")
 _ESCAPED: Final = {"n": "\n", "t": "\t"}
 """Escapes that a line prefix may contain, and what they denote."""
@@ -167,7 +178,7 @@ class QuotationSources:
         self._texts = tuple(texts)
         self.requested = requested
         """The text from users alone, if repeated calls that no user has written are to be reported."""
-        self._names = {name.lower() for name in names}
+        self._names = {_SPELLED[-1](name) for name in names}
         self._readings: tuple[_Reading, ...] | None = None
         self.steps = _MAX_LOOKUPS + sum(map(len, self._texts)) // 8
         """Number of steps left for comparisons that skip prefixes."""
@@ -177,8 +188,11 @@ class QuotationSources:
         return bool(self._texts or self._readings) and Passage(self, name).extend(call)
 
     def may_name_tool(self, text: str) -> bool:
-        """Return whether a tool's name may occur in the text, ignoring case."""
-        return not self._names or bool(_names_in(self._names, text.lower()))
+        """Return whether a tool's name may occur in the text, ignoring case and separators."""
+        if not self._names:
+            return True
+        spelled = _SPELLED[-1](text)
+        return any(name in spelled for name in self._names)
 
     @property
     def readings(self) -> "tuple[_Reading, ...]":
@@ -247,8 +261,8 @@ def _near_calls(texts: list[str], names: set[str]) -> list[str]:
     lower case.
     """
     if len(names) <= _MANY:  # the common case: no name occurs, even across two texts
-        whole = _revealed("".join(texts))
-        if not [name for name in names if name in whole]:
+        whole = _SPELLED[-1](_revealed("".join(texts)))
+        if not [name for name in map(_SPELLED[-1], names) if name in whole]:
             return []
     found = {at for at, text in enumerate(texts) if _may_contain_call(_revealed(text), names)}
     reach = max(map(len, names), default=0) + 8
@@ -300,11 +314,20 @@ def _resolved(text: str) -> str:
 
 
 def _may_contain_call(text: str, names: set[str]) -> bool:
-    """Return whether a tool's name occurs in the text where a name could occur in call syntax.
+    """Return whether a tool's name, or another spelling of it, occurs in the text where a name could occur in call
+    syntax.
 
     Also return True if the search would take too long.
     """
-    names = {name for name in names if name in text} if len(names) <= _MANY else _names_in(names, text)
+    exact = {name for name in names if name in text} if len(names) <= _MANY else _names_in(names, text)
+    return _may_contain_name(text, exact) or any(
+        _may_contain_name(spelled(text), {*map(spelled, names)}) for spelled in _SPELLED
+    )
+
+
+def _may_contain_name(text: str, names: set[str]) -> bool:
+    """Return whether one of these names occurs in the text where a name could occur in call syntax."""
+    names = {name for name in names if name and name in text}
     if not names:
         return False
     lengths = sorted(set(map(len, names)))

@@ -66,8 +66,9 @@ def settings_of(made_with: Mapping[str, Json], reason: str | None) -> Iterable[s
             yield f"{name}: {made_with[name]}"
     if made_with["calls_in_reasoning"]:
         yield "calls_in_reasoning: true"
-    if made_with.get("names", "spelling") != "spelling":
-        yield f"names: {made_with['names']}"
+    for name, usual in (("names", "spelling"), ("flattened", "nest")):
+        if made_with.get(name, usual) != usual:
+            yield f"{name}: {made_with[name]}"
 
 
 def events_of(events: Iterable[statemachine.Event], text: str, form: str) -> Iterable[str]:

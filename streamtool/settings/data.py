@@ -98,6 +98,10 @@ class Settings:
     """How much the name of a call may differ from that of the only tool that fits. `spelling`: in case, separators and
     a namespace prefix. `edit`: also in one letter, except for tools that the agent executes.
     """
+    flattened: Literal["nest", "keep"] = setting("nest")
+    """How to treat arguments that are written outside the only object that they can belong to. `nest`: that object is
+    delivered. `keep`: they are delivered as they are written.
+    """
     quoted: Literal["text", "calls", "report"] = setting("text")
     """Whether a call that is quoted verbatim from a user's message or a tool result is treated as text or as a call.
     `report`: as text; in addition, the record lists the calls that repeat a result or a tool's description, but no

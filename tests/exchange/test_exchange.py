@@ -480,6 +480,24 @@ def test_an_unknown_tool_is_text_dropped_or_delivered():
     assert delivered.reasons == ["tool_calls"]
 
 
+def test_names_that_are_nearly_right_are_repaired_as_set():
+    other = CALL.replace("ping", "Ping").replace('"x"', '"X"')
+    repaired = run(make(), text(other))
+    assert (repaired.calls, repaired.record.repairs) == ([("ping", '{"x": 1}')], ("tool_name", "parameter_name"))
+    typo = CALL.replace("ping", "pingg")
+    assert run(make(Settings(unknown_tools="text")), text(typo)).text == typo
+    assert run(make(Settings(tool_names="edit")), text(typo)).calls == [("ping", '{"x": 1}')]
+
+
+def test_flattened_arguments_are_nested_as_set():
+    inner = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = {"name": "ping", "parameters": {"type": "object", "properties": {"addr": inner}}}
+    tools = [{"type": "function", "function": tool}]
+    flat = CALL.replace('"x": 1', '"city": "Oslo"')
+    assert run(make(tools=tools), text(flat)).calls == [("ping", '{"addr": {"city": "Oslo"}}')]
+    assert run(make(Settings(flattened="keep"), tools=tools), text(flat)).calls == [("ping", '{"city": "Oslo"}')]
+
+
 def test_choice_none_discards_calls():
     outcome = run(make(tool_choice="none"), text("I will. ", CALL, " Done."))
     assert outcome.calls == []

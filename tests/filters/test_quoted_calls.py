@@ -125,6 +125,16 @@ def test_a_quotation_is_text_at_every_split(form: str, frame: str):
         assert not any(isinstance(event, CallStart) for event in events)
 
 
+@pytest.mark.parametrize("name", ["sendMoney", "Send-Money", "send money", "functions.send_money", "tools:sendMoney"])
+@pytest.mark.parametrize("form", ["tool_call", "invoke", "qwen3_coder", "mistral", "functionary"])
+def test_a_quotation_with_another_spelling_of_the_name_is_text(form: str, name: str):
+    quoted = write_calls([CALL], form).replace("send_money", name)
+    text = f"The page says:\n{quoted}\nI did not do that."
+    for source in (user(quoted), result(f"Only send_money works, <b>not</b>:\n{quoted}\n<p>Bye</p>")):
+        for size in (3, 1000):
+            assert answer(text, source, size) == (text, [])
+
+
 SOURCES = {
     "as JSON": json.dumps({"page": f"Hello\n{QUOTE}\nBye"}),
     "as JSON in JSON": json.dumps(json.dumps({"page": f"Hello\n{QUOTE}\nBye"})),

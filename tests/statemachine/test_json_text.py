@@ -534,6 +534,19 @@ def test_keys_stream_although_they_are_looked_up() -> None:
         assert [event.text for event in parser.feed(piece)] == [piece]
 
 
+def test_a_key_waits_while_it_may_be_repaired() -> None:
+    parser = Parser({"f": SCHEMA})
+    parser.feed('<tool_call>{"name": "f", "arguments": {')
+    said = [parser.feed(piece) for piece in ('"', "la", "T", "e", '" ', ":", ' "x')]
+    assert [[event.text for event in events] for events in said] == [
+        ['"'],
+        ["la"],
+        *([], [], []),
+        ['te" :'],
+        [' "x'],
+    ]
+
+
 @pytest.mark.parametrize("text", ["[1, 2", "[1} x", "[1] x", "[x]", "["])
 def test_a_string_of_invalid_json_ends_the_call_as_incomplete(text: str) -> None:
     first = typed(f'"l": "{text}", "i": 1')

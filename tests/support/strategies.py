@@ -317,6 +317,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
         "in_fences": draw(st.sampled_from(["text", "text", "calls"])),
         "calls_in_reasoning": draw(st.sampled_from([False, False, True])),
         "names": draw(st.sampled_from(["spelling", "edit"])),
+        "flattened": draw(st.sampled_from(["nest", "nest", "keep"])),
     }
     formats = draw(st.sampled_from([None, None, tuple(FORMATS), "one"]))
     found["formats"] = (draw(st.sampled_from(sorted(FORMATS))),) if formats == "one" else formats
