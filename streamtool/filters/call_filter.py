@@ -1,8 +1,9 @@
 """A filter for calls: it decides which calls pass, assigns their ids, and decides whether their arguments are streamed.
 
 A forbidden call does not pass, and neither does a call to a tool that was not offered, unless the upstream handles
-tools natively and made the call itself. A call that is buffered until complete (`arguments = "complete"`) is checked at
-its end; any other call commits when it begins. Buffered text is flushed before a call is emitted.
+tools natively and made the call itself, nor a call that the upstream has sent twice (`repeated_calls`). A call that is
+buffered until complete (`arguments = "complete"`) is checked at its end; any other call commits when it begins, or when
+it differs from the call that it might repeat. Buffered text is flushed before a call is emitted.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallEnd, ReplyCallSt
 from streamtool.filters.call_ids import CallIds
 from streamtool.filters.choice_state import ChoiceState, Tally
 from streamtool.filters.open_call import OpenCall
+from streamtool.filters.repeated_calls import CallHistory, DeliveredCall
 from streamtool.filters.text_filter import TextFilter
 from streamtool.forcing.rules import Rules
 from streamtool.policy.evidence import CheckedArguments, UnreadCall
@@ -24,6 +26,7 @@ class CallFilter:
     __slots__ = (
         "_choice",
         "_clock",
+        "_history",
         "_ids",
         "_open",
         "_rules",
@@ -32,6 +35,8 @@ class CallFilter:
         "_text",
         "_truncated_visibly",
         "first_call_at",
+        "index",
+        "sent",
         "streams",
     )
 
@@ -53,7 +58,12 @@ class CallFilter:
         self._text = text
         self._ids = ids
         self._clock = clock
+        self._history = CallHistory(rules.repeated)
         self._open: OpenCall | None = None
+        self.index = -1
+        """Index of the last committed call."""
+        self.sent: list[str] = []
+        """The arguments of the last committed call that have been emitted."""
         self._truncated_visibly = False
         """Whether the client has seen part of a call that was truncated."""
         self.streams = False
@@ -79,9 +89,10 @@ class CallFilter:
     @property
     def buffering_reason(self) -> str:
         """The reason why a call is buffered, or an empty string if none is."""
-        return (
-            "its arguments are checked when they are complete" if self._open is not None and self._open.buffered else ""
-        )
+        call = self._open
+        if call is None or call.committed:
+            return ""
+        return "its arguments are checked when they are complete" if call.buffered else "it may repeat an earlier call"
 
     def restart(self) -> None:
         """Reset for the next attempt. The client has not seen any call from the previous attempt."""
@@ -113,17 +124,22 @@ class CallFilter:
                 self.handle_unreadable("", "unknown", out)
                 self._state.unknown_native = True
             return
-        self._open = call = OpenCall(rules, self._ids.take(call_id), name, native=native, signature=signature)
-        if not call.buffered:
-            self.streams = call.direct
+        suspects = self._history.suspects(name, native=native)
+        self._open = call = OpenCall(
+            rules, self._ids.take(call_id), name, native=native, signature=signature, suspects=suspects
+        )
+        if not (call.buffered or suspects):
             self._commit(call, out)
 
     def feed(self, text: str, out: list[ReplyEvent]) -> None:
         """Process a piece of the arguments."""
-        if self._open is None:
+        call = self._open
+        if call is None:
             self._tally.discard(text, self._discard_reason)
-        elif text := self._open.feed(text):
-            out.append(ReplyArgumentsDelta(self._choice, len(self._state.calls) - 1, text))
+        elif text := call.feed(text):
+            if not call.committed:
+                self._commit(call, out)
+            self._emit(text, out)
 
     def end(self, out: list[ReplyEvent], *, complete: bool) -> None:
         """End the open call."""
@@ -135,12 +151,13 @@ class CallFilter:
         self._truncated_visibly = self._truncated_visibly or not (complete or call.buffered)
         self._state.incomplete = self._truncated_visibly or not complete
         if not call.buffered:
+            if text and not call.committed:
+                self._commit(call, out)
             self._finish(call, text, out, complete=complete)
         elif not complete:
             self._tally.discard(call.buffered_arguments, "incomplete")
             self._state.unreadable += 1
         elif self._accept(call):
-            self._commit(call, out)
             self._finish(call, text, out, complete=True)
         else:
             self._tally.discard(call.buffered_arguments, "invalid")
@@ -180,19 +197,47 @@ class CallFilter:
         # lost because of that: once committed, it is always delivered.
         state.ended, state.stop_sequence = False, None
         state.visible = True
-        out.append(ReplyCallStart(self._choice, len(state.calls), call.id, call.name, call.signature))
+        call.committed = True
+        self.streams = call is self._open and call.direct
+        self.sent.clear()
+        self.index = len(state.calls)
+        out.append(ReplyCallStart(self._choice, self.index, call.id, call.name, call.signature))
         if not state.calls:
             self.first_call_at = None if self._clock is None else self._clock()
             state.tolerated = state.invalid
         state.calls.append(call.id)
 
     def _finish(self, call: OpenCall, text: str, out: list[ReplyEvent], *, complete: bool) -> None:
-        """Emit the remaining arguments and the end of the call."""
-        index = len(self._state.calls) - 1
+        """Emit the remaining arguments and the end of the call, unless the call repeats an earlier one."""
         text += call.close(complete=complete)
+        if not call.committed:
+            if complete and self._repeats(call, text):
+                return
+            self._commit(call, out)
         if text:
-            out.append(ReplyArgumentsDelta(self._choice, index, text))
-        out.append(ReplyCallEnd(self._choice, index, complete))
+            self._emit(text, out)
+        out.append(ReplyCallEnd(self._choice, self.index, complete))
+        if complete:
+            self._history.add(DeliveredCall(call.name, "".join(self.sent), call.native))
+
+    def _emit(self, text: str, out: list[ReplyEvent]) -> None:
+        self.sent.append(text)
+        out.append(ReplyArgumentsDelta(self._choice, self.index, text))
+
+    def _repeats(self, call: OpenCall, text: str) -> bool:
+        """Drop a call that repeats an earlier one, and return whether it does. A call that the model keeps repeating
+        ends the reply.
+        """
+        this = DeliveredCall(call.name, text, call.native)
+        found = next((suspect for suspect in call.suspects if suspect.earlier.equals(this)), None)
+        if found is None:
+            return False
+        if found.twice:
+            found.earlier.matched = True
+        else:
+            self._state.ended = True
+        self._tally.discard(call.name + text, "sent twice" if found.twice else "repeated call")
+        return True
 
     def _accept(self, call: OpenCall) -> bool:
         """Return whether a buffered call may be emitted, because it is valid or is delivered despite its fault."""

@@ -173,7 +173,9 @@ class ChoiceFilter:
                 # `streams` is set only for a call that needs neither buffering nor repair, so its OpenCall can be
                 # skipped.
                 elif type(first) is ArgumentsDelta and self._calls.streams:
-                    out.append(ReplyArgumentsDelta(self.choice, len(self.state.calls) - 1, first.text))
+                    calls = self._calls
+                    calls.sent.append(first.text)
+                    out.append(ReplyArgumentsDelta(self.choice, calls.index, first.text))
                     return
             if found:
                 self._process(found, out)

@@ -5,10 +5,12 @@ or belongs to a custom tool, whose raw text is extracted from the surrounding JS
 repaired while they are passed on.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from statemachine import ArgumentsDelta, CallEnd, Discarded, Event, Parser, TextDelta
 from streamtool.filters.raw_input import RawInput
+from streamtool.filters.repeated_calls import Suspect
 from streamtool.forcing.rules import Rules
 from streamtool.schemas.validator import InvalidArguments, Validator
 
@@ -70,7 +72,7 @@ class NativeArguments:
 
 class OpenCall:
     """A call that has begun and has not ended. If `buffered` is true, its arguments are held back until it is
-    complete.
+    complete; if there are `suspects`, until they differ from those of the earlier calls.
     """
 
     __slots__ = (
@@ -80,30 +82,49 @@ class OpenCall:
         "_schema",
         "buffered",
         "buffered_size",
-        "direct",
+        "committed",
         "id",
         "malformed",
         "name",
+        "native",
         "repairs",
         "signature",
+        "suspects",
     )
 
-    def __init__(self, rules: Rules, id: str, name: str, *, native: bool, signature: str | None = None) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        id: str,
+        name: str,
+        *,
+        native: bool,
+        signature: str | None = None,
+        suspects: Sequence[Suspect] = (),
+    ) -> None:
         self._schema = rules.tools.schemas.get(name)
         self.id = id
         self.name = name
+        self.native = native
         self.signature = signature
+        self.suspects = suspects
+        """Comparisons with earlier calls that this call may still repeat."""
+        self.committed = False
+        """Whether the client has seen the start of the call."""
         self.buffered = name in rules.tools.complete
         self._pending: list[str] = []
         self.buffered_size = 0
         """Number of buffered characters."""
         self._raw = RawInput() if name in rules.tools.custom else None
         self._native = NativeArguments() if native and self._raw is None else None
-        self.direct = not self.buffered and self._raw is None and self._native is None
-        """Whether the arguments are passed on unchanged, as they arrive."""
         self.repairs: tuple[str, ...] = ()
         self.malformed = 0
         """Number of characters in a native call that were not part of its arguments."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether the arguments are passed on unchanged, as they arrive."""
+        return not (self.buffered or self.suspects) and self._raw is None and self._native is None
 
     @property
     def buffered_arguments(self) -> str:
@@ -115,10 +136,25 @@ class OpenCall:
         if self._native is not None:
             text = self._native.feed(text)
         if self.buffered:
-            self._pending.append(text)
-            self.buffered_size += len(text)
+            self._buffer(text)
             return ""
-        return text if self._raw is None else self._raw.feed(text)
+        if self._raw is not None:
+            text = self._raw.feed(text)
+        if not self.suspects:
+            return text
+        self._buffer(text)
+        self.suspects = [suspect for suspect in self.suspects if suspect.feed(text)]
+        return "" if self.suspects else self._release()
+
+    def _buffer(self, text: str) -> None:
+        self._pending.append(text)
+        self.buffered_size += len(text)
+
+    def _release(self) -> str:
+        text = self.buffered_arguments
+        self._pending.clear()
+        self.buffered_size = 0
+        return text
 
     def end_native(self, *, complete: bool) -> tuple[str, bool]:
         """End a native call. Return its remaining arguments, and whether it is complete.
@@ -147,7 +183,7 @@ class OpenCall:
 
     def close(self, *, complete: bool) -> str:
         """Return the arguments that have not been passed on yet: all of them if the call was buffered."""
-        text = self.buffered_arguments if self.buffered else ""
+        text = self._release()
         if self._raw is not None:
-            text = self._raw.feed(text) + (self._raw.close() if complete else "")
+            text = (self._raw.feed(text) if self.buffered else text) + (self._raw.close() if complete else "")
         return text

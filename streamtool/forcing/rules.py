@@ -101,6 +101,8 @@ class Rules:
     """How to treat a complete call whose arguments do not match the schema, if the model is not asked again."""
     truncated: Literal["reason", "error"] = "reason"
     """How a reply that was truncated inside a call ends: with a finish reason, or with an error."""
+    repeated: int = 3
+    """Number of times that the model writes the same calls before the reply ends; below 2: no limit."""
     answer_due: bool = False
     """Whether an empty reply is rejected because a tool result calls for a reply."""
     refusals: RefusalRules = RefusalRules()
@@ -153,6 +155,7 @@ def rules_for(
         malformed="text" if settings.malformed == "retry" and not correctable else settings.malformed,
         invalid=settings.invalid,
         truncated=settings.truncated,
+        repeated=settings.repeated_calls,
         answer_due=free and turn_of(conversation.messages) is Turn.NEXT_DECISION,
         refusals=RefusalRules(
             watch=may_deny and settings.refusals == "retry",

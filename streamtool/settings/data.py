@@ -84,6 +84,10 @@ class Settings:
     malformed: Literal["text", "drop", "retry"] = setting("text")
     """How to treat markup that could not be parsed as a call."""
     truncated: Literal["reason", "error"] = setting("reason")
+    repeated_calls: int = setting(3, read.integer(0))
+    """The reply ends at this number of equal calls in a row, or of equal sequences of up to 8 calls; the last
+    repetition is not delivered. `0` or `1`: never.
+    """
     reasoning: Literal["emit", "drop", "text"] = setting("emit")
     calls_in_reasoning: bool | Literal["auto"] = setting("auto", FLAG_OR_AUTO)
     """Whether to recognize calls inside reasoning. `auto`: only for families that are known not to close their

@@ -1,0 +1,174 @@
+"""Calls that an upstream sends twice, as text and natively, and calls that a model keeps repeating."""
+
+import json
+from typing import Any
+
+import pytest
+from support.dialects import ALL_CLIENTS, Ask, Got, path, read, said, write
+from support.native_replies import gemini_reply, messages_reply, ollama_reply
+from support.native_upstreams import native
+from support.sweeps import each
+
+from streamtool.middleware import ToolMiddleware
+from streamtool.testing import Script, ScriptedUpstream, chunk, stream_asgi
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "object"}}}
+ASK = Ask((("user", "hi"),), (("ping", "Pings.", SCHEMA), ("pong", "Pongs.", SCHEMA)))
+VALUE = {"x": 1, "y": {"a": [1, 2], "b": "c\n"}}
+OTHER_ORDER = '{ "y": {"b": "c\\u000a", "a": [1,\n2]}, "x": 1 }'
+
+both = pytest.mark.anyio
+each_client = each("client", ALL_CLIENTS)
+
+
+async def got(middleware: ToolMiddleware, client: str = "chat", ask: Ask = ASK) -> Got:
+    body = json.dumps(write(client, ask)).encode()
+    async with stream_asgi(middleware, path(client, stream=ask.stream), body=body) as reply:
+        data = await reply.body()
+        assert reply.status == 200, data
+        return read(client, data, stream=ask.stream)
+
+
+def marked(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def calls(found: Got) -> list[tuple[str, Any]]:
+    return [(part[0], json.loads(part[1])) for part in found.parts if isinstance(part, tuple)]
+
+
+def texts(found: Got) -> str:
+    return "".join(part for part in found.parts if isinstance(part, str)).strip()
+
+
+def native_first(name: str, arguments: str, text: str) -> Script:
+    """Return a chat reply whose text follows the native call."""
+    steps = native((name, arguments)).steps
+    return Script((*steps[:-2], *(chunk({"content": piece}) for piece in text), *steps[-2:]))
+
+
+SENT_TWICE = {
+    "chat, text first": ("chat", native(("ping", OTHER_ORDER), text="So.\n" + marked("ping", json.dumps(VALUE)))),
+    "chat, text last": ("chat", native_first("ping", json.dumps(VALUE), "\nSo.\n" + marked("ping", OTHER_ORDER))),
+    "messages, text first": (
+        "messages",
+        messages_reply(
+            {"type": "text", "text": "So.\n" + marked("ping", OTHER_ORDER)},
+            {"type": "tool_use", "id": "toolu_1", "name": "ping", "input": VALUE},
+        ),
+    ),
+    "ollama": (
+        "ollama",
+        ollama_reply(
+            content="So.\n" + marked("ping", OTHER_ORDER),
+            tool_calls=[{"function": {"name": "ping", "arguments": VALUE}}],
+        ),
+    ),
+    "gemini, text last": (
+        "gemini",
+        gemini_reply(
+            {"functionCall": {"name": "ping", "args": VALUE}}, {"text": "So.\n" + marked("ping", OTHER_ORDER)}
+        ),
+    ),
+}
+
+
+@both
+@each_client
+@each("case", SENT_TWICE)
+@each("mode", ["rescue", "auto"])
+async def test_a_call_that_is_sent_as_text_and_natively_is_delivered_once(client: str, case: str, mode: str):
+    upstream, script = SENT_TWICE[case]
+    records: list[Any] = []
+    app: Any = ToolMiddleware(
+        ScriptedUpstream(script),
+        mode=mode,
+        app_protocol=upstream,
+        on_exchange=records.append,  # type: ignore[arg-type]
+    )
+    found = await got(app, client)
+    assert (calls(found), texts(found), found.reason) == ([("ping", VALUE)], "So.", "calls")
+    assert dict(records[0].discarded)["sent twice"] > 0
+
+
+@both
+async def test_calls_that_differ_or_are_sent_twice_in_the_same_way_are_delivered():
+    same = ("ping", '{"x": 1}')
+    for script, expected in (
+        (native(("ping", '{"x": 2}'), text=marked(*same)), [1, 2]),
+        (native(("ping", '{"x": 12}'), text=marked(*same)), [1, 12]),
+        (native(same, same, text=""), [1, 1]),
+        (native(text=marked(*same) * 2, finish="stop"), [1, 1]),
+        (native(same, same, text=marked(*same)), [1, 1]),
+        (native(same, same, text=marked(*same) * 2), [1, 1]),
+    ):
+        found = await got(ToolMiddleware(ScriptedUpstream(script), mode="rescue"))
+        assert [arguments["x"] for _, arguments in calls(found)] == expected
+
+
+@both
+@each_client
+@each("stream", [True, False])
+async def test_a_reply_ends_at_the_third_equal_call_in_a_row(client: str, stream: bool):
+    records: list[Any] = []
+    text = "Look.\n" + "\n".join([marked("ping", '{"x": 1}')] * 12)
+    upstream = ScriptedUpstream(said("chat", text, "length", size=9))
+    app = ToolMiddleware(upstream, app_protocol="chat", on_exchange=records.append)
+    found = await got(app, client, Ask(ASK.turns, ASK.tools, stream=stream))
+    assert (calls(found), found.reason) == ([("ping", {"x": 1})] * 2, "calls")
+    assert dict(records[0].discarded)["repeated call"] > 0
+    assert upstream.left == 1
+
+
+A, B, C, D = (("ping", '{"x": 1}'), ("pong", '{"x": 1}'), ("ping", '{"x": 3}'), ("ping", '{"x": 1, "y": {}}'))
+
+
+@both
+@each("way", ["text", "native"])
+async def test_the_calls_that_are_delivered_of_a_repeated_sequence(way: str):
+    for written, expected in (
+        ((A, A), (A, A)),
+        ((A, A, A), (A, A)),
+        ((A, A, C, A, A, B), (A, A, C, A, A, B)),
+        ((A, A, D), (A, A, D)),
+        ((A, B) * 2, (A, B) * 2),
+        ((A, B) * 6, (A, B) * 2),
+        ((A, B, C) * 6, (A, B, C) * 2),
+        ((C, A, B, A, B, A, B), (C, A, B, A, B)),
+        ((A, B, A, B, C), (A, B, A, B, C)),
+        ((A, B, B, A, B), (A, B, B, A, B)),
+    ):
+        text = "\n".join(marked(*call) for call in written)
+        script = said("chat", text) if way == "text" else native(*written)
+        mode: Any = "emulate" if way == "text" else "rescue"
+        found = await got(ToolMiddleware(ScriptedUpstream(script), mode=mode))
+        assert calls(found) == [(name, json.loads(arguments)) for name, arguments in expected], written
+        assert found.reason == "calls"
+
+
+@both
+async def test_the_setting_for_repeated_calls():
+    for limit, expected in ((0, 6), (1, 6), (2, 1), (4, 3)):
+        app = ScriptedUpstream(said("chat", marked(*A) * 6))
+        assert len(calls(await got(ToolMiddleware(app, repeated_calls=limit)))) == expected
+
+
+@both
+async def test_a_third_call_streams_as_soon_as_it_differs():
+    text = marked(*A) * 2 + marked("ping", '{"x": 1, "y": {"a": "one two three"}}')
+    pieces = [text[i : i + 4] for i in range(0, len(text), 4)]
+    app = ToolMiddleware(ScriptedUpstream(Script((*(chunk({"content": one}) for one in pieces),))))
+    body = json.dumps(write("chat", ASK)).encode()
+    async with stream_asgi(app, body=body) as reply:
+        data = (await reply.body()).decode()
+    streamed = [line for line in data.split("\n") if '"index":2' in line]
+    assert len(streamed) > 5
+
+
+@both
+@each("upstream", ["chat", "messages"])
+async def test_repeated_calls_stop_an_upstream_that_never_ends(upstream: str):
+    endless = ScriptedUpstream(said(upstream, marked(*A) * 500, "die"))
+    found = await got(ToolMiddleware(endless, app_protocol=upstream))  # type: ignore[arg-type]
+    assert (len(calls(found)), found.reason, found.error) == (2, "calls", None)
+    assert endless.left == 1
