@@ -123,7 +123,7 @@ class Exchange:
             new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
         )
-        self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n)
+        self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, rules.callable)
         self._decoded = 0
         """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
@@ -221,7 +221,9 @@ class Exchange:
         most = 1 if not alone else min(1 + settings.retries, settings.limits.attempts)
         self._choices.may_retry = self._response.headers.attempts < most
         if self._response.headers.attempts > 1:
-            self._upstream = UpstreamResponse(self.plan.upstream, self.conversation.options.n)
+            self._upstream = UpstreamResponse(
+                self.plan.upstream, self.conversation.options.n, self._choices.rules.callable
+            )
             self._choices.restart()
         self._rejected = None
         self.retry = False

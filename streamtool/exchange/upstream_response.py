@@ -2,7 +2,7 @@
 
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from streamtool.core.errors import StreamtoolError, UpstreamError
@@ -22,10 +22,11 @@ class UpstreamResponse:
 
     __slots__ = ("_inflate", "_protocol", "direct", "error", "reader", "weight")
 
-    def __init__(self, protocol: UpstreamProtocol, choices: int) -> None:
+    def __init__(self, protocol: UpstreamProtocol, choices: int, tool_names: Collection[str]) -> None:
         self._protocol = protocol
         self._inflate: Inflate | None = None
         self.reader: UpstreamReader = protocol.ReplyReader(n=choices)
+        self.reader.tool_names = tool_names
         self.error: ErrorResponse | None = None
         """The error response that the body describes, or None if the status is not an error."""
         self.direct = True

@@ -5,7 +5,7 @@ list these attributes in `__all__`: the names that it imports and defines are it
 with the interfaces.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from attrs import frozen
@@ -34,6 +34,8 @@ class ListedModel:
 
 
 class UpstreamReader(Protocol):
+    tool_names: Collection[str]
+
     @property
     def usage(self) -> Usage | None: ...
     def feed(self, data: bytes, /) -> list[ReplyEvent]: ...

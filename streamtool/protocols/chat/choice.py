@@ -1,5 +1,13 @@
-"""Reader for the content of one choice in an upstream's reply: text, reasoning and native calls."""
+"""Reader for the content of one choice in an upstream's reply: text, reasoning and native calls.
 
+Facts about upstreams:
+- Most send a call's name in one piece, and then omit it, or send null or "". Some repeat the whole name with each piece
+  of the arguments. A few send the name itself in pieces. A name that is the beginning of an offered tool's name is
+  therefore announced only when it is certain to be complete: when arguments, text or another call follows, or at the
+  end.
+"""
+
+from collections.abc import Collection
 from typing import Final
 
 from attrs import Factory, define
@@ -52,6 +60,7 @@ class ChoiceReader:
         "_queued_text",
         "_reasoning",
         "_text",
+        "_tool_names",
         "buffered",
         "finished",
         "index",
@@ -59,8 +68,9 @@ class ChoiceReader:
         "reason",
     )
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, tool_names: Collection[str] = ()) -> None:
         self.index = index
+        self._tool_names = tool_names
         self.plain = True
         self.finished = False
         self.buffered = 0
@@ -163,7 +173,8 @@ class ChoiceReader:
             return
         call.custom = call.custom or custom
         call.id = call.id or (wire.repaired(identity) if identity else None)
-        call.name = call.name or (wire.repaired(name) if name else None)
+        if name and call.number is None:
+            call.name = self._joined(call.name, wire.repaired(name))
         call.signature = call.signature or signature_of(item)
         pieces = len(call.pieces)
         arguments = inner.get("input" if custom else "arguments")
@@ -175,7 +186,8 @@ class ChoiceReader:
         if call is not self._open:
             return
         if call.number is None:
-            self._announce(events)
+            if call.pieces or not self._may_continue(call.name):
+                self._announce(events)
         else:
             events.extend(ReplyArgumentsDelta(self.index, call.number, text) for text in call.pieces[pieces:] if text)
 
@@ -206,10 +218,27 @@ class ChoiceReader:
         """
         if self._open is None:
             return True
+        if self._open.number is None:
+            self._announce(events)  # whatever follows, the name is complete
         if self._queued_calls or self._queued_text or not wire.is_object("".join(self._open.pieces)):
             return False
         self._end_call(events, cut=False)
         return True
+
+    def _joined(self, before: str | None, piece: str) -> str:
+        """Return the name after another piece of it, which may repeat the name so far."""
+        if before is None:
+            return piece
+        joined = before + piece
+        if any(name.startswith(joined) for name in self._tool_names):
+            return joined
+        if piece.startswith(before):
+            return piece
+        return before if before in self._tool_names and piece in self._tool_names else joined
+
+    def _may_continue(self, name: str | None) -> bool:
+        """Return whether the name is the beginning of an offered tool's name."""
+        return name is not None and any(len(tool) > len(name) and tool.startswith(name) for tool in self._tool_names)
 
     def _announce(self, events: Events) -> None:
         call = self._open
@@ -225,6 +254,8 @@ class ChoiceReader:
         if call is None:
             return
         rest = call.joiner.close()
+        if call.number is None:
+            self._announce(events)
         self._open = None
         if call.number is None:  # a call that never received a name
             return

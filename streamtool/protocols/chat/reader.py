@@ -61,7 +61,7 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         self._shapes_learned = 0
 
     def _new_choice(self, index: int) -> ChoiceReader:
-        return ChoiceReader(index)
+        return ChoiceReader(index, self.tool_names)
 
     def feed(self, data: bytes) -> Events:
         """Return the reply events that `data` completes."""

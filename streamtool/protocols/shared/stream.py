@@ -11,7 +11,7 @@ argument deltas are dispatched first, because there are thousands of them; all o
 No input from an upstream makes this module raise an exception.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, assert_never
 
 import msgspec
@@ -71,10 +71,12 @@ class StreamReader:
     `ended` means that no further events will be returned.
     """
 
-    __slots__ = ("_answer", "_counts", "ended")
+    __slots__ = ("_answer", "_counts", "ended", "tool_names")
 
     def __init__(self) -> None:
         self.ended = False
+        self.tool_names: Collection[str] = ()
+        """Names of the tools that may be called, which show whether a name may be incomplete. Set it before `feed`."""
         self._counts: JsonObject | None = None  # the upstream's token counts, often sent with every chunk
         self._answer = BodySniffer(final=(DONE,))
 

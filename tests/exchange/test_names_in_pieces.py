@@ -1,0 +1,95 @@
+"""Names of native calls that arrive in pieces, repeated, or at once."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.dialects import ALL_CLIENTS, Ask, path, read, write
+from support.sweeps import each
+
+from streamtool.middleware import ToolMiddleware
+from streamtool.protocols.chat import ReplyReader
+from streamtool.testing import Script, ScriptedUpstream, chunk, stream_asgi
+from streamtool.testing.upstream import DONE
+
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+ASK = Ask((("user", "hi"),), tuple((name, "", SCHEMA) for name in ("get", "get_file", "get_file_list", "ping")))
+ARGUMENTS = '{"path": "a"}'
+
+both = pytest.mark.anyio
+
+
+def fragment(name: Any = ..., arguments: Any = ..., index: int = 0, id: str | None = None) -> dict[str, Any]:
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not ...}
+    return {"index": index, "function": function} | ({"id": id, "type": "function"} if id else {})
+
+
+def calling(*fragments: dict[str, Any], legacy: bool = False) -> list[bytes]:
+    deltas = [{"function_call": one["function"]} if legacy else {"tool_calls": [one]} for one in fragments]
+    return [chunk(delta) for delta in deltas]
+
+
+NAMES: dict[str, tuple[Sequence[dict[str, Any]], list[str]]] = {
+    "two pieces": ([fragment("get", id="c"), fragment("_file"), fragment(arguments=ARGUMENTS)], ["get_file"]),
+    "empty arguments with each piece": (
+        [fragment("get", "", id="c"), fragment("_fi", ""), fragment("le", ""), fragment(None, ARGUMENTS)],
+        ["get_file"],
+    ),
+    "the last piece with arguments": ([fragment("ge", id="c"), fragment("t", ARGUMENTS)], ["get"]),
+    "whole, then null": ([fragment("get", "", id="c"), fragment(None, ARGUMENTS)], ["get"]),
+    "whole, then empty": ([fragment("get", "", id="c"), fragment("", ARGUMENTS)], ["get"]),
+    "the name repeated": ([fragment("get", "", id="c"), fragment("get", ARGUMENTS), fragment("get", "")], ["get"]),
+    "the name so far repeated": (
+        [fragment("get", id="c"), fragment("get_file"), fragment("get_file", ARGUMENTS)],
+        ["get_file"],
+    ),
+    "without arguments": ([fragment("get", id="c"), fragment("_file")], ["get_file"]),
+    "a piece that no tool has": ([fragment("get", id="c"), fragment("_dir"), fragment(arguments="{}")], ["get_dir"]),
+    "two calls": (
+        [
+            fragment("get", id="c"),
+            fragment("_file"),
+            fragment("get", index=1, id="d"),
+            fragment(arguments="{}", index=1),
+        ],
+        ["get_file", "get"],
+    ),
+}
+
+
+@both
+@each("client", ALL_CLIENTS)
+@each("case", NAMES)
+@each("legacy", [False, True])
+async def test_a_name_is_joined_until_it_is_complete(client: str, case: str, legacy: bool):
+    fragments, expected = NAMES[case]
+    if legacy and len(expected) > 1:
+        return
+    steps = [*calling(*fragments, legacy=legacy), chunk({}, finish="tool_calls"), DONE]
+    app = ToolMiddleware(ScriptedUpstream(Script(tuple(steps))), mode="rescue", app_protocol="chat")
+    body = json.dumps(write(client, ASK)).encode()
+    async with stream_asgi(app, path(client), body=body) as reply:
+        found = read(client, await reply.body(), stream=True)
+    assert [part[0] for part in found.parts] == expected
+    if "arguments" in fragments[-1]["function"] and fragments[-1]["function"]["arguments"] == ARGUMENTS:
+        assert json.loads(found.parts[0][1]) == json.loads(ARGUMENTS)
+
+
+def announced(*fragments: dict[str, Any]) -> int:
+    """Return the number of fragments that had arrived when the call was announced."""
+    reader = ReplyReader()
+    reader.tool_names = ("get", "get_file", "ping")
+    return next(
+        i + 1 for i, data in enumerate(calling(*fragments)) if any("CallStart" in repr(e) for e in reader.feed(data))
+    )
+
+
+def test_a_name_is_announced_as_soon_as_it_is_certain():
+    assert announced(fragment("ping", "", id="c")) == 1
+    assert announced(fragment("get_file", "", id="c")) == 1
+    assert announced(fragment("elsewhere", "", id="c")) == 1
+    assert announced(fragment("get", "{", id="c")) == 1
+    assert announced(fragment("get", "", id="c"), fragment("_file", "")) == 2
+    assert announced(fragment("get", "", id="c"), fragment(None, "{")) == 2
+    assert announced(fragment("get", "", id="c"), fragment("ping", "", index=1, id="d")) == 2
