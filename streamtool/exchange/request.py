@@ -3,6 +3,7 @@
 Conversation ─▶ project ─▶ write_request (the upstream's protocol) ─▶ UpstreamRequest
 """
 
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -10,30 +11,52 @@ from attrs import evolve
 
 from streamtool import prompting
 from streamtool.exchange.call_forcing import constrained, forced
+from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Tokenizers, UpstreamRequest
 from streamtool.exchange.plan import Known, Plan
 from streamtool.exchange.received import Received
 from streamtool.prompting.window import limit_max_tokens
 from streamtool.protocols.interfaces import Headers
 from streamtool.protocols.registry import PROTOCOLS
-from streamtool.protocols.shared.wire import with_key
+from streamtool.protocols.shared import wire
 
 _DROPPED: Final = frozenset(
     (b"content-length", b"content-encoding", b"transfer-encoding", b"accept-encoding", b"expect", b"content-type")
 )
 _OF_PROTOCOLS: Final = (b"anthropic-", b"openai-", b"x-stainless-", b"x-goog-api-client")
 """Prefixes of headers that have no meaning in other protocols."""
+_OF_TOOLS: Final = frozenset(
+    {"tools", "functions", "tool_choice", "function_call", "parallel_tool_calls", "toolConfig", "tool_config"}
+)
+"""Fields of request bodies that concern tools, in all protocols."""
+_ANY_SIZE: Final = sys.maxsize - 1
+"""Limit for a body whose size has been checked before."""
 
 
 def unchanged(received: Received, plan: Plan) -> UpstreamRequest:
-    """Return the client's request, unchanged except for the model name."""
+    """Return the client's request, unchanged except for the model name and an empty list of tools.
+
+    Some upstreams reject an empty list. It is omitted unless the upstream receives tools as the client sends them (mode
+    `native`).
+    """
     asked, model = received.conversation, plan.model
     upstream = _upstream_name(plan)
     if model.name == asked.model:
-        return UpstreamRequest(None, received.headers, received.body, upstream, 1)
+        body = _without_empty_tools(received) if received.plain and model.mode != "native" else received.body
+        headers = received.headers if body is received.body else _headers(received, plan, body)
+        return UpstreamRequest(None, headers, body, upstream, 1)
     body = plan.upstream.write_request(asked, model, stream=asked.stream)
     path = _path(plan, stream=asked.stream)
     return UpstreamRequest(path, _headers(received, plan, body), body, upstream, 1)
+
+
+def _without_empty_tools(received: Received) -> bytes:
+    """Return the body of a request without tools. If it has an empty list of tools, omit all fields about tools."""
+    raw = received.conversation.raw
+    if raw.get("tools") is None and raw.get("functions") is None:
+        return received.body
+    fields = wire.decode(decode_body(received.body, received.headers, _ANY_SIZE))
+    return wire.encode_request({key: value for key, value in fields.items() if key not in _OF_TOOLS})
 
 
 def with_forcing(plan: Plan, received: Received, known: Known | None) -> Plan:
@@ -109,7 +132,7 @@ def _headers(received: Received, plan: Plan, body: bytes) -> Headers:
     upstream = plan.upstream
     kept = [pair for pair in received.headers if pair[0] not in _DROPPED]
     if not plan.same:
-        kept = with_key([pair for pair in kept if not pair[0].startswith(_OF_PROTOCOLS)], upstream.KEY_HEADER)
+        kept = wire.with_key([pair for pair in kept if not pair[0].startswith(_OF_PROTOCOLS)], upstream.KEY_HEADER)
     if upstream.HEADERS:
         given = {name for name, _ in kept}
         kept += [pair for pair in upstream.HEADERS if pair[0] not in given]

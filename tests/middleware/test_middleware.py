@@ -159,7 +159,7 @@ async def test_the_path_of_the_app_may_differ():
     "body",
     [
         b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}',
-        b'{ "messages" : [{"role":"user","content":"\\u00e4"}],\n "model": "m", "tools": [], "x": 1.50}',
+        b'{ "messages" : [{"role":"user","content":"\\u00e4"}],\n "model": "m", "tools": null, "x": 1.50}',
         b'{"messages":[{"role":"critic","content":7}],"n":1000,"stream":"yes"}',  # the app may understand it
         b'{"model":"m","messages":[],"tool_choice":"none","stop":7}',
     ],
