@@ -254,6 +254,43 @@ class TestCallsAndResults:
     def test_a_result_without_its_call_is_read(self):
         assert messages(USER, RESULT)[1].results == (ToolResult("call_1", (TextPart("sunny"),)),)
 
+    @pytest.mark.parametrize("missing", [{}, {"call_id": None}, {"call_id": ""}])
+    @pytest.mark.parametrize(
+        ("call", "output"),
+        [
+            (CALL, RESULT),
+            (CALL, RESULT | {"name": "weather"}),
+            (CALL | {"namespace": "sky"}, RESULT | {"name": "get_weather"}),
+            (CALL, RESULT | {"id": "fco_1"}),
+            (
+                {"type": "custom_tool_call", "call_id": "call_1", "name": "sh", "input": "ls"},
+                {"type": "custom_tool_call_output", "output": "x"},
+            ),
+            (
+                {"type": "local_shell_call", "call_id": "call_1", "action": {"type": "exec", "command": ["ls"]}},
+                {"type": "local_shell_call_output", "output": "x"},
+            ),
+            (
+                {"type": "apply_patch_call", "call_id": "call_1", "operation": {"type": "delete_file", "path": "a"}},
+                {"type": "apply_patch_call_output", "status": "completed", "output": "x"},
+            ),
+        ],
+    )
+    def test_an_output_without_a_call_id_belongs_to_the_only_call_that_waits(self, call, output, missing):
+        output = {key: value for key, value in output.items() if key != "call_id"} | missing
+        earlier = (CALL | {"call_id": "call_0"}, RESULT | {"call_id": "call_0"})
+        found = messages(*earlier, call, output)
+        assert found[-1].results[0].id == "call_1"
+        assert found[-1].raw[0]["call_id"] == "call_1"  # an upstream of the same protocol needs it, too
+
+    def test_an_output_without_a_call_id_is_rejected_if_several_calls_wait(self):
+        nameless = {key: value for key, value in RESULT.items() if key != "call_id"}
+        other = CALL | {"call_id": "call_2", "name": "other"}
+        rejected("input[2].call_id", input=[CALL, other, nameless])
+        rejected("input[2].call_id", input=[CALL, CALL | {"call_id": "call_2"}, nameless | {"name": "get_weather"}])
+        rejected("input[2].call_id", input=[CALL, RESULT, nameless])
+        assert messages(CALL, other, nameless | {"name": "other"}, RESULT)[1].results[0].id == "call_2"
+
     def test_an_unanswered_call_is_rejected(self):
         error = rejected("input", input=[USER, CALL, CALL | {"call_id": "call_2"}, RESULT])
         assert "No tool output found for function call `call_2`" in error.message

@@ -56,8 +56,9 @@ class _Turns:
                 self._assistant(fields)
                 self._called(_call(fields, place, custom=kind == "custom_tool_call"))
             case "function_call_output" | "custom_tool_call_output":
+                fields = self._with_call_id(fields, place)
                 output = content(fields, "output", place, optional=True)
-                self._result(ToolResult(self._answered(fields, place), output), fields)
+                self._result(ToolResult(string(fields, "call_id", place), output), fields)
             case "reasoning":
                 self._assistant(fields)
                 self._reasoning += _thoughts(fields)
@@ -75,6 +76,8 @@ class _Turns:
             case "program_output":
                 self._program(fields, place)
             case str() if kind in TYPED_RESULTS:
+                if words(fields, "id", place) not in self._names:  # a local shell's result may have the call's id
+                    fields = self._with_call_id(fields, place)
                 self._result(typed_result(kind, fields, place), fields)
             case "compaction" if said := summary_message(fields):
                 self._message(said, place)
@@ -116,19 +119,19 @@ class _Turns:
         self._names[call.id] = call.name
         self._waiting.setdefault(call.name, {})[call.id] = None
 
-    def _answered(self, fields: Fields, place: str) -> str:
-        """Return the id of the call that an output belongs to. An output without a call id must match exactly one
-        unanswered call.
+    def _with_call_id(self, fields: Fields, place: str) -> Fields:
+        """Return an output's fields with the id of its call. An output without an id belongs to the only unanswered
+        call, or, if there are several, to the only one with its name.
         """
-        if fields.get("call_id") is not None:
-            return string(fields, "call_id", place)
-        name, namespace = words(fields, "name", place), words(fields, "namespace", place)
-        full = f"{namespace}.{name}" if namespace else name
-        groups = [self._waiting.get(full, {})] if full else self._waiting.values()
-        waiting = next(iter(groups), {})
-        if len(groups) != 1 or len(waiting) != 1:
+        if fields.get("call_id") not in (None, ""):
+            return fields
+        waiting = [identity for group in self._waiting.values() for identity in group]
+        if len(waiting) > 1:
+            name, namespace = words(fields, "name", place), words(fields, "namespace", place)
+            waiting = list(self._waiting.get(f"{namespace}.{name}" if namespace else name, ()))
+        if len(waiting) != 1:
             raise refused(f"{place}.call_id", "This output does not match exactly one unanswered call: set `call_id`.")
-        return next(iter(waiting))
+        return {**fields, "call_id": waiting[0]}
 
     def _result(self, result: ToolResult, fields: Fields) -> None:
         if not self._results:
