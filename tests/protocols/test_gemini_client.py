@@ -140,6 +140,44 @@ def test_options_and_system_instruction():
     assert read(generationConfig={"thinkingConfig": {"thinkingLevel": "HIGH"}}).options.effort == "high"
 
 
+CAPITALS = {
+    "type": "OBJECT",
+    "properties": {
+        "type": {"type": "STRING", "enum": ["STRING", "OBJECT"], "nullable": True},
+        "list": {"type": ["ARRAY", "NULL"], "items": {"$ref": "#/$defs/item"}, "maxItems": "3"},
+        "either": {"oneOf": [{"type": "INTEGER"}, {"allOf": [{"type": "NUMBER"}, {"not": {"type": "BOOLEAN"}}]}]},
+    },
+    "$defs": {"item": {"type": "OBJECT", "patternProperties": {"^x": {"type": "STRING"}}}},
+}
+LOWERED = {
+    "type": "object",
+    "properties": {
+        "type": {"type": ["string", "null"], "enum": ["STRING", "OBJECT", None]},
+        "list": {"type": ["array", "null"], "items": {"$ref": "#/$defs/item"}, "maxItems": 3},
+        "either": {"oneOf": [{"type": "integer"}, {"allOf": [{"type": "number"}, {"not": {"type": "boolean"}}]}]},
+    },
+    "$defs": {"item": {"type": "object", "patternProperties": {"^x": {"type": "string"}}}},
+}
+
+
+@pytest.mark.parametrize("key", ["responseJsonSchema", "response_json_schema", "responseSchema"])
+def test_an_output_schema_with_types_in_capitals_is_lowered(key: str):
+    config = {"responseMimeType": "application/json", key: CAPITALS}
+    assert read(generationConfig=config).options.output == OutputFormat(LOWERED)
+
+
+def test_json_schema_is_unchanged():
+    schema = {"type": "object", "properties": {"a": {"type": "string", "example": "x", "nullable": True}}}
+    config = {"responseMimeType": "application/json", "responseJsonSchema": schema}
+    assert read(generationConfig=config).options.output == OutputFormat(schema)
+
+
+@pytest.mark.parametrize("key", ["parametersJsonSchema", "parameters"])
+def test_parameters_with_types_in_capitals_are_lowered(key: str):
+    tools = [{"functionDeclarations": [{"name": "f", key: CAPITALS}]}]
+    assert read(tools=tools).tools[0].parameters == LOWERED
+
+
 def test_tools_that_only_the_origin_runs_are_left_out():
     found = read(tools=[*TOOLS, {"googleSearch": {}}])
     assert [tool.name for tool in found.tools] == ["ping"]

@@ -24,7 +24,7 @@ from streamtool.core.conversation import (
 from streamtool.core.json_value import Fields, Json
 from streamtool.core.turns import unanswered_calls
 from streamtool.protocols.gemini.parts import camel_case_keys, read_contents, read_system
-from streamtool.protocols.gemini.schemas import json_schema
+from streamtool.protocols.gemini.schemas import json_schema, with_lower_types
 from streamtool.protocols.options import reading
 from streamtool.protocols.shared.fields import (
     body_fields,
@@ -155,6 +155,8 @@ def _tool(fields: Fields, place: str, limits: LimitSettings, size: int) -> Tool:
     if parameters is None:
         given = tool_schema(fields, "parameters", place, limits, size)
         parameters = None if given is None else json_schema(given)
+    elif parameters.get("type") == "OBJECT":
+        parameters = with_lower_types(parameters)
     return Tool(tool_name(fields, place, limits), words(fields, "description", place), parameters)
 
 
@@ -223,5 +225,5 @@ def _output(config: Fields) -> OutputFormat | None:
         return OutputFormat(foreign=True)
     whole, given = config.get("responseJsonSchema"), config.get("responseSchema")
     if isinstance(whole, dict):
-        return OutputFormat(whole)
+        return OutputFormat(with_lower_types(whole))
     return OutputFormat(json_schema(given)) if isinstance(given, dict) else OutputFormat()
