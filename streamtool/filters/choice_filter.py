@@ -35,7 +35,7 @@ from streamtool.filters.choice_state import ChoiceState, Tally
 from streamtool.filters.null_parser import TextParser
 from streamtool.filters.opened_reasoning import OpenedReasoning
 from streamtool.filters.quotations import QuotationFilter, RepeatedCallStart
-from streamtool.filters.text_filter import TextFilter
+from streamtool.filters.text_filter import PARAGRAPH, TextFilter
 from streamtool.forcing.rules import Rules
 from streamtool.policy.evidence import EndOfReply
 from streamtool.policy.failure import Finding
@@ -64,6 +64,7 @@ class ChoiceFilter:
         "_new_parser",
         "_parser",
         "_rules",
+        "_separated_at",
         "_text",
         "_written",
         "choice",
@@ -93,6 +94,8 @@ class ChoiceFilter:
         self.tally = Tally()
         self._text = TextFilter(choice, rules, self.state, self.tally)
         self._calls = CallFilter(choice, rules, self.state, self.tally, self._text, ids=ids, clock=clock)
+        self._separated_at: int | None = None
+        """Size in bytes of `_written` when this attempt began, until the separator before its text is decided."""
         self._direct = self._text.idle
         """Whether visible text is forwarded directly, as the original event."""
         self.finished = False
@@ -140,6 +143,7 @@ class ChoiceFilter:
         if self._written is not None and not self.state.visible:
             self._written.clear()
         self._text.restart()
+        self._separated_at = len(self._written or ()) if self.state.separator else None
         self._calls.restart()
         self._direct = self._text.idle
 
@@ -158,9 +162,11 @@ class ChoiceFilter:
                 first = found[0]
                 if type(first) is TextDelta:
                     if first.text is text and self._direct:
-                        # This path bypasses VisibleText, which would otherwise set `visible`.
-                        if not self.state.visible:
-                            self.state.visible = not text.isspace()
+                        # This path bypasses VisibleText, which would otherwise set `visible` and `last_text`.
+                        state = self.state
+                        state.last_text = text
+                        if not state.visible:
+                            state.visible = not text.isspace()
                         out.append(event)
                         return
                     # An opening is buffered as its original events, since most openings are released after a few words
@@ -311,6 +317,14 @@ class ChoiceFilter:
                 case _:
                     assert_never(event)
         self._direct = self._text.idle and not self.state.ended
+        if self._separated_at is not None and not self.state.separator:
+            self._separate_written(self._separated_at)
+
+    def _separate_written(self, position: int) -> None:
+        """Insert the separator in front of the text that this attempt has written."""
+        self._separated_at = None
+        if self._written is not None and not self._written[position : position + 1].isspace():
+            self._written[position:position] = PARAGRAPH.encode()
 
     def _feed_reasoning(self, text: str, out: list[ReplyEvent]) -> None:
         self.state.reasoned = True

@@ -17,6 +17,10 @@ class ChoiceState:
     """Whether another attempt may follow this one."""
     visible: bool = False
     """Whether the client has seen a call or non-whitespace text, in this attempt or an earlier one."""
+    last_text: str = ""
+    """The last piece of visible text."""
+    separator: str = ""
+    """Text to insert before the next visible text, because it continues the text of a rejected attempt."""
     calls: list[str] = field(factory=list)
     """Ids of the calls whose start the client has seen."""
     ended: bool = False

@@ -52,6 +52,11 @@ class StopSequences:
         """Whether any text is buffered."""
         return bool(self._held)
 
+    @property
+    def held(self) -> str:
+        """The buffered text."""
+        return self._held
+
     def feed(self, text: str) -> tuple[str, str | None]:
         """Return the text that may be shown, and the stop sequence that directly follows it, or None if none has been
         found.

@@ -18,6 +18,8 @@ _BUFFERING_REASONS: Final = (
     "it may be a stop sequence",
 )
 """The reasons why the stages buffer text, in the order of the stages."""
+PARAGRAPH: Final = "\n\n"
+"""Text between the visible texts of two attempts."""
 
 
 class VisibleText:
@@ -37,19 +39,28 @@ class VisibleText:
 
     @property
     def active(self) -> bool:
-        """Whether there are stop sequences to look for."""
-        return self._stops is not None
+        """Whether there are stop sequences to look for, or a separator to insert."""
+        return self._stops is not None or self._state.separator != ""
 
     @property
     def holds(self) -> bool:
         """Whether the beginning of a possible stop sequence is buffered."""
         return self._stops is not None and self._stops.holds
 
+    def restart(self) -> None:
+        """Prepare for the next attempt, whose text becomes a new paragraph if visible text precedes it."""
+        before = self._state.last_text + ("" if self._stops is None else self._stops.held)
+        self._state.separator = PARAGRAPH if before.strip() and not before[-1].isspace() else ""
+
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
         """Emit the event, or the part of its text that may be shown."""
         state = self._state
         if state.ended:
             return
+        if state.separator and type(event) is ReplyTextDelta and event.text:
+            if not event.text[0].isspace():
+                event = ReplyTextDelta(self._choice, state.separator + event.text)
+            state.separator = ""
         if type(event) is not ReplyTextDelta:
             self.close(out)
             out.append(event)
@@ -67,6 +78,7 @@ class VisibleText:
 
     def _send(self, event: ReplyTextDelta, out: list[ReplyEvent]) -> None:
         if event.text:
+            self._state.last_text = event.text
             self._state.visible = self._state.visible or not event.text.isspace()
             out.append(event)
 
@@ -118,6 +130,7 @@ class TextFilter:
         self.opening.restart()
         fresh = not (self._state.calls or self._state.visible)
         self._answer.restart(active=self._rules.text.form is not None and fresh)
+        self._visible.restart()
 
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
         """Process text or reasoning that the model has written."""
