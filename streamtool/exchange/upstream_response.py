@@ -7,6 +7,7 @@ from typing import Final
 
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import ReplyEvent, ReplyFailure
+from streamtool.exchange.cumulative import CumulativeReader
 from streamtool.exchange.encoding import Inflate
 from streamtool.exchange.error_response import ErrorResponse
 from streamtool.protocols.interfaces import Headers, UpstreamProtocol, UpstreamReader
@@ -20,13 +21,15 @@ _LONG: Final = 4 * 1024
 class UpstreamResponse:
     """The upstream's response to one attempt."""
 
-    __slots__ = ("_inflate", "_protocol", "direct", "error", "reader", "weight")
+    __slots__ = ("_inflate", "_ordinary_reader", "_protocol", "direct", "error", "reader", "weight")
 
     def __init__(self, protocol: UpstreamProtocol, choices: int, tool_names: Collection[str]) -> None:
         self._protocol = protocol
         self._inflate: Inflate | None = None
-        self.reader: UpstreamReader = protocol.ReplyReader(n=choices)
-        self.reader.tool_names = tool_names
+        reader: UpstreamReader = protocol.ReplyReader(n=choices)
+        reader.tool_names = tool_names
+        self._ordinary_reader = reader
+        self.reader: UpstreamReader = CumulativeReader(reader, self._use_ordinary_reader)
         self.error: ErrorResponse | None = None
         """The error response that the body describes, or None if the status is not an error."""
         self.direct = True
@@ -35,6 +38,10 @@ class UpstreamResponse:
         """Number of bytes to add to the size of the next piece, because a compressed piece may expand to many more
         bytes.
         """
+
+    def _use_ordinary_reader(self) -> None:
+        """Stop looking for repeated text."""
+        self.reader = self._ordinary_reader
 
     def begin(self, status: int, headers: Headers) -> None:
         """Process the status and the headers (names in lower case). Raises UpstreamError if the body cannot be

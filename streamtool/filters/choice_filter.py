@@ -59,8 +59,10 @@ class ChoiceFilter:
     """A filter for one choice. Methods append the events that the client may see to `out`."""
 
     __slots__ = (
+        "_blank",
         "_calls",
         "_direct",
+        "_last_text",
         "_new_parser",
         "_parser",
         "_rules",
@@ -94,6 +96,10 @@ class ChoiceFilter:
         self.tally = Tally()
         self._text = TextFilter(choice, rules, self.state, self.tally)
         self._calls = CallFilter(choice, rules, self.state, self.tally, self._text, ids=ids, clock=clock)
+        self._blank = True
+        """Whether all text that was forwarded directly is whitespace."""
+        self._last_text = ""
+        """The last text that was forwarded directly, until `state.last_text` is set."""
         self._separated_at: int | None = None
         """Size in bytes of `_written` when this attempt began, until the separator before its text is decided."""
         self._direct = self._text.idle
@@ -142,6 +148,7 @@ class ChoiceFilter:
         self._parser = self._new_parser()
         if self._written is not None and not self.state.visible:
             self._written.clear()
+        self._keep_last_text()
         self._text.restart()
         self._separated_at = len(self._written or ()) if self.state.separator else None
         self._calls.restart()
@@ -163,10 +170,10 @@ class ChoiceFilter:
                 if type(first) is TextDelta:
                     if first.text is text and self._direct:
                         # This path bypasses VisibleText, which would otherwise set `visible` and `last_text`.
-                        state = self.state
-                        state.last_text = text
-                        if not state.visible:
-                            state.visible = not text.isspace()
+                        self._last_text = text
+                        if self._blank and not text.isspace():
+                            self._blank = False
+                            self.state.visible = True
                         out.append(event)
                         return
                     # An opening is buffered as its original events, since most openings are released after a few words
@@ -285,6 +292,7 @@ class ChoiceFilter:
 
     def _process(self, events: Iterable[Event], out: list[ReplyEvent]) -> None:
         """Process the parser's events."""
+        self._keep_last_text()
         for event in events:
             if self.state.ended:
                 blank = isinstance(event, TextDelta) and event.text.isspace()
@@ -319,6 +327,10 @@ class ChoiceFilter:
         self._direct = self._text.idle and not self.state.ended
         if self._separated_at is not None and not self.state.separator:
             self._separate_written(self._separated_at)
+
+    def _keep_last_text(self) -> None:
+        if self._last_text:
+            self.state.last_text, self._last_text = self._last_text, ""
 
     def _separate_written(self, position: int) -> None:
         """Insert the separator in front of the text that this attempt has written."""

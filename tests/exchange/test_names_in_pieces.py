@@ -59,11 +59,11 @@ NAMES: dict[str, tuple[Sequence[dict[str, Any]], list[str]]] = {
 
 
 @both
-@each("client", ALL_CLIENTS)
-@each("case", NAMES)
+@each("case", [*(("chat", case) for case in NAMES), *((client, "two pieces") for client in ALL_CLIENTS)])
 @each("legacy", [False, True])
-async def test_a_name_is_joined_until_it_is_complete(client: str, case: str, legacy: bool):
-    fragments, expected = NAMES[case]
+async def test_a_name_is_joined_until_it_is_complete(case: tuple[str, str], legacy: bool):
+    client, kind = case
+    fragments, expected = NAMES[kind]
     if legacy and len(expected) > 1:
         return
     steps = [*calling(*fragments, legacy=legacy), chunk({}, finish="tool_calls"), DONE]
