@@ -27,6 +27,8 @@ from statemachine.stream.reader import MAX_GROWTH, Reader
 from statemachine.stream.runs import json_escape
 from statemachine.tools import Tools, Toolset, tools_of
 
+_IN_CALL = (State.CANDIDATE, State.CALL, State.UNKNOWN, State.BROKEN, State.AFTER)
+
 LIMITS = Limits()
 create = object.__new__
 """Creates an event without calling `__init__`. CPython calls the `__init__` of a slotted class through C, which would
@@ -224,6 +226,12 @@ class Parser:
     def state(self) -> State:
         """State of the parser, which determines what the next character can be."""
         return self._machine.frames.state
+
+    @property
+    def in_call(self) -> bool:
+        """Whether the text is inside a call or its markup, or may be."""
+        reader = self._reader
+        return self._machine.frames.state in _IN_CALL or bool(reader.text[reader.at :].strip())
 
     @property
     def in_reasoning(self) -> bool:

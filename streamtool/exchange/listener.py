@@ -105,6 +105,11 @@ class ObservedParser:
         return self._parser.held
 
     @property
+    def in_call(self) -> bool:
+        """Whether the parser is inside a call or its markup."""
+        return self._parser.in_call
+
+    @property
     def in_reasoning(self) -> bool:
         """Whether the parser is inside reasoning."""
         return self._parser.in_reasoning

@@ -77,6 +77,11 @@ class CallFilter:
         return self._open is not None
 
     @property
+    def open_natively(self) -> bool:
+        """Whether the open call was sent as a call rather than as text."""
+        return self._open is not None and self._open.native
+
+    @property
     def open_id(self) -> str | None:
         """The id of the open call, or None if none is open."""
         return None if self._open is None else self._open.id

@@ -61,6 +61,7 @@ class ChoiceFilter:
     __slots__ = (
         "_blank",
         "_calls",
+        "_delayed",
         "_direct",
         "_last_text",
         "_new_parser",
@@ -96,6 +97,10 @@ class ChoiceFilter:
         self.tally = Tally()
         self._text = TextFilter(choice, rules, self.state, self.tally)
         self._calls = CallFilter(choice, rules, self.state, self.tally, self._text, ids=ids, clock=clock)
+        self._delayed: list[ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd] = []
+        """Events that the upstream has separated from the text during a call in the text, from the first native call
+        on.
+        """
         self._blank = True
         """Whether all text that was forwarded directly is whitespace."""
         self._last_text = ""
@@ -148,6 +153,7 @@ class ChoiceFilter:
         self._parser = self._new_parser()
         if self._written is not None and not self.state.visible:
             self._written.clear()
+        self._delayed.clear()
         self._keep_last_text()
         self._text.restart()
         self._separated_at = len(self._written or ()) if self.state.separator else None
@@ -192,6 +198,8 @@ class ChoiceFilter:
                     return
             if found:
                 self._process(found, out)
+                if self._delayed and not self._calls.open:
+                    self._feed_delayed(out)
         # Text is parsed even after the end, since it may be the closing marker of the last call. A native event cannot
         # be such a marker, so it always means that the model continues.
         elif self.state.ended:
@@ -207,6 +215,10 @@ class ChoiceFilter:
         if reason not in _ENDED_BY_MODEL:
             self.state.may_retry = False  # truncation is not the model's fault
         self._process(self._parser.close("broken" if reason is None else _PARSER_REASONS[reason]), out)
+        if self._delayed:
+            self._parser = self._new_parser()
+            self._feed_delayed(out)
+            self._process(self._parser.close(), out)
         if self._calls.open:  # a native call that the upstream never ended
             self._calls.end(out, complete=False)
         self._text.end(out, broken=reason is None)
@@ -261,7 +273,14 @@ class ChoiceFilter:
     def _feed_native(
         self, event: ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd, out: list[ReplyEvent]
     ) -> None:
-        """Process events that the upstream itself has separated from the text: reasoning and native calls."""
+        """Process events that the upstream itself has separated from the text: reasoning and native calls.
+
+        An upstream that sends a call as text and natively may do so at the same time. The call in the text is then read
+        to its end, and the native one is compared with it.
+        """
+        if self._delayed or (type(event) is ReplyCallStart and self._calls.open and not self._calls.open_natively):
+            self._delayed.append(event)
+            return
         match event:
             case ReplyReasoningDelta(text=text, signature=signature):
                 if text:
@@ -271,10 +290,13 @@ class ChoiceFilter:
                     out.append(ReplyReasoningDelta(self.choice, "", signature))
             case ReplyCallStart(id=call_id, name=name, signature=signature):
                 self._end_opened_reasoning(out)
-                self._process(self._parser.close(), out)
+                in_call = self._parser.in_call
+                if not in_call:
+                    self._process(self._parser.close(), out)
                 if not self.state.ended:
-                    self._parser = self._new_parser()
-                    self._end_opened_reasoning(out)
+                    if not in_call:
+                        self._parser = self._new_parser()
+                        self._end_opened_reasoning(out)
                     self._calls.begin(name, call_id, out, native=True, signature=signature)
             case ReplyArgumentsDelta(text=text):
                 self._calls.feed(text, out)
@@ -284,6 +306,13 @@ class ChoiceFilter:
             case _:
                 assert_never(event)
         self._direct = self._text.idle
+
+    def _feed_delayed(self, out: list[ReplyEvent]) -> None:
+        """Process the events that were delayed by a call in the text."""
+        delayed, self._delayed = self._delayed, []
+        for event in delayed:
+            if not self.state.ended:
+                self._feed_native(event, out)
 
     def _end_opened_reasoning(self, out: list[ReplyEvent]) -> None:
         """Stop assuming that the text begins inside reasoning: the upstream separates reasoning from text itself."""

@@ -8,6 +8,8 @@ from statemachine import Event, TextDelta
 class TextParser(Protocol):
     """The part of a parser's interface that the choice filter uses."""
 
+    @property
+    def in_call(self) -> bool: ...
     def feed(self, text: str, /) -> list[Event]: ...
     def close(self, reason: str | None = None, /) -> list[Event]: ...
 
@@ -18,6 +20,7 @@ class NullParser:
     __slots__ = ()
 
     held = 0
+    in_call: bool = False
     in_reasoning: bool = False
 
     def feed(self, text: str, /) -> list[Event]:

@@ -48,6 +48,11 @@ class OpenedReasoning:
         self._end()
         return waits
 
+    @property
+    def in_call(self) -> bool:
+        """Whether the parser is inside a call or its markup."""
+        return self._parser.in_call
+
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """Feed a piece of the reply and return the resulting events."""
         events = self._parser.feed(text)

@@ -28,6 +28,11 @@ class Prefilled:
         self._parser: TextParser | None = None
         self._held = ""
 
+    @property
+    def in_call(self) -> bool:
+        """Whether the parser is inside a call or its markup."""
+        return self._parser is not None and self._parser.in_call
+
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """Feed a piece of the reply and return the resulting events."""
         if self._parser is not None:

@@ -193,6 +193,11 @@ class QuotationFilter:
         """Whether the current line has contained text so far."""
 
     @property
+    def in_call(self) -> bool:
+        """Whether the parser is inside a call or its markup."""
+        return self._parser.in_call
+
+    @property
     def buffering_reason(self) -> str:
         """The reason why a call is buffered, or an empty string if none is."""
         return "" if self._mode in (_Mode.PASS, _Mode.QUOTE) else "it may be a quotation"

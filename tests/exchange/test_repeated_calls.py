@@ -92,6 +92,21 @@ async def test_a_call_that_is_sent_as_text_and_natively_is_delivered_once(client
 
 
 @both
+async def test_a_call_that_is_sent_as_text_and_natively_at_the_same_time():
+    """The native call begins after each character of the text, and is sent whole."""
+    arguments = '{"x": 1, "y": {"a": "b c"}}'
+    text = "So.\n" + marked("ping", arguments) + "\nDone."
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "ping", "arguments": arguments}}
+    for cut in range(len(text) + 1):
+        pieces = [chunk({"content": piece}) for piece in (text[:cut], text[cut:]) if piece]
+        steps = [*pieces[: cut > 0], chunk({"tool_calls": [call]}), *pieces[cut > 0 :], chunk({}, finish="tool_calls")]
+        found = await got(ToolMiddleware(ScriptedUpstream(Script(tuple(steps))), mode="rescue"))
+        assert calls(found) == [("ping", json.loads(arguments))], text[:cut]
+        assert "".join(texts(found).split()) == "So.Done.", text[:cut]
+        assert found.reason == "calls"
+
+
+@both
 async def test_calls_that_differ_or_are_sent_twice_in_the_same_way_are_delivered():
     same = ("ping", '{"x": 1}')
     for script, expected in (
