@@ -103,10 +103,11 @@ class TransportCore:
         return type(request)(request.method, url, headers=headers, content=attempt.body, extensions=request.extensions)
 
     def passed_request(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
-        """Return the caller's request, unchanged except for the model's name and the path if the settings change
-        them.
+        """Return the caller's request, unchanged except for an empty list of tools, and the model's name and the path
+        if the settings change them.
         """
-        if self.settings.app_path is None and exchange.plan.model.name == exchange.conversation.model:
+        same_model = exchange.plan.model.name == exchange.conversation.model
+        if self.settings.app_path is None and same_model and exchange.request().body == request.content:
             return request
         return self.attempt(exchange, request)
 

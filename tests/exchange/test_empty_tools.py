@@ -4,12 +4,14 @@ import gzip
 import json
 from typing import Any
 
+import httpx
 import pytest
 from support.dialects import ALL_CLIENTS, UPSTREAMS, Ask, path, said, write
 from support.sweeps import each
 
 from streamtool.middleware import ToolMiddleware
 from streamtool.testing import ScriptedUpstream, stream_asgi
+from streamtool.transport import SyncToolTransport
 
 FIELDS: dict[str, dict[str, Any]] = {
     "chat": {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
@@ -61,3 +63,16 @@ async def test_other_requests_without_tools_pass_unchanged():
     assert (await sent("chat", "chat", "emulate", plain.encode())).body == plain.encode()
     empty = json.dumps({**write("chat", Ask((("user", "hi"),))), "tools": []}, indent=2).encode()
     assert (await sent("chat", "chat", "native", empty)).body == empty
+
+
+def test_the_transport_omits_an_empty_list_of_tools():
+    seen: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(json.loads(request.content))
+        return httpx.Response(200, json={})
+
+    plain = write("chat", Ask((("user", "hi"),)))
+    with httpx.Client(transport=SyncToolTransport(httpx.MockTransport(answer))) as client:
+        client.post("http://localhost/v1/chat/completions", json={**plain, "tools": []})
+    assert seen == [plain]
