@@ -8,7 +8,8 @@ is buffered until this is decided:
 - Any delta that does not begin with the text so far shows that the stream is ordinary. Then, the buffered deltas follow
   unchanged.
 
-In nearly all replies, the second delta decides, and the reader is no longer wrapped (`UpstreamResponse.reader`).
+In nearly all replies, the second delta or a native call decides, and the reader is no longer wrapped
+(`UpstreamResponse.reader`).
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from typing import Final
 
 from attrs import define, field
 
-from streamtool.core.reply import ReplyEvent, ReplyReasoningDelta, ReplyTextDelta, Usage
+from streamtool.core.reply import ReplyCallStart, ReplyEvent, ReplyReasoningDelta, ReplyTextDelta, Usage
 from streamtool.protocols.interfaces import UpstreamReader
 
 _REPETITIONS: Final = 3
@@ -89,6 +90,8 @@ class CumulativeReader:
                 self._delta(event, out)
             else:
                 self._end_texts(out)
+                if type(event) is ReplyCallStart and not any(known.cumulative for known in self._texts.values()):
+                    self._reject(out)
                 out.append(event)
         return out
 

@@ -123,7 +123,7 @@ class Exchange:
             new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
         )
-        self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, rules.callable)
+        self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, tuple(rules.callable))
         self._decoded = 0
         """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
@@ -222,7 +222,7 @@ class Exchange:
         self._choices.may_retry = self._response.headers.attempts < most
         if self._response.headers.attempts > 1:
             self._upstream = UpstreamResponse(
-                self.plan.upstream, self.conversation.options.n, self._choices.rules.callable
+                self.plan.upstream, self.conversation.options.n, tuple(self._choices.rules.callable)
             )
             self._choices.restart()
         self._rejected = None
