@@ -153,6 +153,8 @@ class CallFilter:
         if call is None:
             return
         text, complete = call.end_native(complete=complete)
+        if not complete and self._is_cut_copy(call, text):
+            return
         self._truncated_visibly = self._truncated_visibly or not (complete or call.buffered)
         self._state.incomplete = self._truncated_visibly or not complete
         if not call.buffered:
@@ -228,6 +230,17 @@ class CallFilter:
     def _emit(self, text: str, out: list[ReplyEvent]) -> None:
         self.sent.append(text)
         out.append(ReplyArgumentsDelta(self._choice, self.index, text))
+
+    def _is_cut_copy(self, call: OpenCall, text: str) -> bool:
+        """Drop a truncated call that was equal so far to one that the upstream has sent in the other way, and return
+        whether it was dropped.
+        """
+        found = None if call.buffered or text else next((one for one in call.suspects if one.twice), None)
+        if found is None:
+            return False
+        found.earlier.matched = True
+        self._tally.discard(call.name + call.buffered_arguments, "sent twice")
+        return True
 
     def _repeats(self, call: OpenCall, text: str) -> bool:
         """Drop a call that repeats an earlier one, and return whether it does. A call that the model keeps repeating

@@ -107,6 +107,16 @@ async def test_a_call_that_is_sent_as_text_and_natively_at_the_same_time():
 
 
 @both
+async def test_a_copy_that_is_cut_is_not_delivered():
+    text = marked("ping", '{"x": 1}')
+    cut_call = {"index": 0, "id": "c", "type": "function", "function": {"name": "ping", "arguments": '{"x": 1'}}
+    cut = Script((chunk({"content": text}), chunk({"tool_calls": [cut_call]}), chunk({}, finish="length")))
+    for script in (cut, native_first("ping", '{"x": 1}', text[:-20])):
+        found = await got(ToolMiddleware(ScriptedUpstream(script), mode="rescue"))
+        assert calls(found) == [("ping", {"x": 1})]
+
+
+@both
 async def test_calls_that_differ_or_are_sent_twice_in_the_same_way_are_delivered():
     same = ("ping", '{"x": 1}')
     for script, expected in (
