@@ -6,8 +6,9 @@ buffered until complete (`arguments = "complete"`) is checked at its end; any ot
 it differs from the call that it might repeat. Buffered text is flushed before a call is emitted.
 """
 
+from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallEnd, ReplyCallStart, ReplyEvent, ReplyTextDelta
 from streamtool.filters.call_ids import CallIds
@@ -18,6 +19,11 @@ from streamtool.filters.text_filter import TextFilter
 from streamtool.forcing.rules import Rules
 from streamtool.policy.evidence import CheckedArguments, UnreadCall
 from streamtool.policy.failures import find
+
+_MAX_PIECES: Final = 100_000
+"""Number of pieces of arguments from which on a call is not compared with later ones, since short pieces take much
+memory.
+"""
 
 
 class CallFilter:
@@ -62,7 +68,7 @@ class CallFilter:
         self._open: OpenCall | None = None
         self.index = -1
         """Index of the last committed call."""
-        self.sent: list[str] = []
+        self.sent: deque[str] = deque(maxlen=_MAX_PIECES)
         """The arguments of the last committed call that have been emitted."""
         self._truncated_visibly = False
         """Whether the client has seen part of a call that was truncated."""
@@ -224,8 +230,9 @@ class CallFilter:
         if text:
             self._emit(text, out)
         out.append(ReplyCallEnd(self._choice, self.index, complete))
-        if complete:
+        if complete and len(self.sent) < _MAX_PIECES:
             self._history.add(DeliveredCall(call.name, "".join(self.sent), call.native))
+            self.sent.clear()
 
     def _emit(self, text: str, out: list[ReplyEvent]) -> None:
         self.sent.append(text)
@@ -238,7 +245,7 @@ class CallFilter:
         found = None if call.buffered or text else next((one for one in call.suspects if one.twice), None)
         if found is None:
             return False
-        found.earlier.matched = True
+        self._history.match(found.earlier)
         self._tally.discard(call.name + call.buffered_arguments, "sent twice")
         return True
 
@@ -251,7 +258,7 @@ class CallFilter:
         if found is None:
             return False
         if found.twice:
-            found.earlier.matched = True
+            self._history.match(found.earlier)
         else:
             self._state.ended = True
         self._tally.discard(call.name + text, "sent twice" if found.twice else "repeated call")

@@ -193,8 +193,9 @@ class ChoiceFilter:
                 # skipped.
                 elif type(first) is ArgumentsDelta and self._calls.streams:
                     calls = self._calls
-                    calls.sent.append(first.text)
-                    out.append(ReplyArgumentsDelta(self.choice, calls.index, first.text))
+                    text = first.text
+                    calls.sent.append(text)
+                    out.append(ReplyArgumentsDelta(self.choice, calls.index, text))
                     return
             if found:
                 self._process(found, out)

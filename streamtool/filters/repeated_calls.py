@@ -10,6 +10,7 @@ order of an object's members make no difference.
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,6 +21,10 @@ from streamtool.protocols.shared import wire
 
 _MAX_PERIOD: Final = 8
 """Maximum number of calls in a sequence that is recognized when the model repeats it."""
+_MAX_TIMES: Final = 1000
+"""Maximum number of repetitions to count. With a higher limit, the reply never ends because of them."""
+_MAX_COMPARED: Final = 32
+"""Maximum number of calls from the other source to compare a call with, beginning with the oldest."""
 _token = re.compile(r"""[{}\[\]"]|[^\s{}\[\]",:]+""").search
 _whole_characters = re.compile(
     r"(?:[^\\]+|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB]..\\u[0-9a-fA-F]{4})*+"
@@ -36,8 +41,6 @@ class DeliveredCall:
     arguments: str
     native: bool
     """Whether the upstream sent it as a call rather than as text."""
-    matched: bool = False
-    """Whether its counterpart from the other source has been found."""
     _canonical: str | None = field(default=None, init=False)
 
     @property
@@ -55,33 +58,39 @@ class DeliveredCall:
 class CallHistory:
     """The calls of one reply. The reply ends at the `limit`th repetition of the same calls; below 2, never."""
 
-    __slots__ = ("_calls", "_limit")
+    __slots__ = ("_last", "_limit", "_unmatched")
 
     def __init__(self, limit: int) -> None:
-        self._calls: list[DeliveredCall] = []
         self._limit = limit
+        self._last: deque[DeliveredCall] = deque(maxlen=min(max(0, limit - 1), _MAX_TIMES) * _MAX_PERIOD)
+        """The last calls, as many as repetitions may consist of."""
+        self._unmatched: dict[tuple[str, bool], list[DeliveredCall]] = {}
+        """Calls whose counterpart from the other source has not been found, by name and `native`."""
 
     def add(self, call: DeliveredCall) -> None:
         """Add a call that has been delivered."""
-        self._calls.append(call)
+        self._last.append(call)
+        self._unmatched.setdefault((call.name, call.native), []).append(call)
+
+    def match(self, call: DeliveredCall) -> None:
+        """Note that the counterpart of this call has been found."""
+        self._unmatched[call.name, call.native].remove(call)
 
     def suspects(self, name: str, *, native: bool) -> "list[Suspect]":
         """Return comparisons with the earlier calls that a call with this name would repeat if its arguments were
         equal.
         """
-        if not self._calls:
-            return []
-        sent = [call for call in self._calls if call.native != native and not call.matched and call.name == name]
-        found = [Suspect(call, twice=True) for call in sent]
-        found += [Suspect(call, twice=False) for call in self._continued() if call.name == name]
+        sent = self._unmatched.get((name, not native), [])
+        found = [Suspect(call, twice=True) for call in sent[:_MAX_COMPARED]]
+        found += [Suspect(call, twice=False) for call in self._continued(name)]
         return found
 
-    def _continued(self) -> Iterator[DeliveredCall]:
-        """Yield the calls that would begin the last repetition of the calls before them."""
-        calls, times = self._calls, self._limit - 1
+    def _continued(self, name: str) -> Iterator[DeliveredCall]:
+        """Yield the calls with this name that would begin the last repetition of the calls before them."""
+        calls, times = list(self._last), self._limit - 1
         for period in range(1, min(_MAX_PERIOD, len(calls) // times) + 1) if times > 0 else ():
             block = calls[-times * period :]
-            if all(one.equals(other) for one, other in zip(block, block[period:], strict=False)):
+            if block[0].name == name and all(map(DeliveredCall.equals, block, block[period:])):
                 yield block[0]
 
 

@@ -117,6 +117,14 @@ async def test_a_copy_that_is_cut_is_not_delivered():
 
 
 @both
+async def test_long_arguments_that_arrive_in_many_pieces():
+    long = json.dumps({"y": {"a": "some words, " * 400}})
+    for script in (native(("ping", long), text=marked("ping", long)), native_first("ping", long, marked("ping", long))):
+        found = await got(ToolMiddleware(ScriptedUpstream(script), mode="rescue"))
+        assert calls(found) == [("ping", json.loads(long))]
+
+
+@both
 async def test_calls_that_differ_or_are_sent_twice_in_the_same_way_are_delivered():
     same = ("ping", '{"x": 1}')
     for script, expected in (
