@@ -82,7 +82,7 @@ def run() -> Iterator[Run]:
             timeout=LIMIT,
             check=False,
         )
-    lines = {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
+    lines = {line["id"]: line for line in map(json.loads, filter(None, done.stdout.split("\n")))}
     yield Run(model, tasks, lines, done.stderr)
 
 

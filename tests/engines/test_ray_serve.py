@@ -25,7 +25,7 @@ pytestmark = pytest.mark.engines
 DEPLOY = ROOT / "deploy"
 STREAMS = 40
 """Maximum number of streams until each replica has one."""
-START = 120
+START = 240
 """Timeout of Ray in seconds; it starts ten processes."""
 
 
