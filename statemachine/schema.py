@@ -36,6 +36,8 @@ MAX_PARTS = 1000
 """Maximum number of subschemas to read in one lookup of a member, and to copy in total."""
 MAX_CACHED_MEMBERS = 256
 """Maximum number of members that a node caches."""
+MAX_MEMBERS_WITH_HOMES = 64
+"""Maximum number of members of an object in which flattened arguments are nested; each member is looked up."""
 MAX_HOME_DEPTH = 4
 """Maximum depth of the objects that are searched for a key."""
 MISSING: Final = object()
@@ -358,6 +360,8 @@ class Node:
         """
         left = iter(range(MAX_PARTS))
         names = self._walker.names(self._schema) or ()
+        if len(names) > MAX_MEMBERS_WITH_HOMES:
+            return {}
         found: dict[str, str | None] = dict.fromkeys(names)
         for name in names:
             node = self.member(name)
