@@ -165,6 +165,8 @@ class ServedExchange:
                     out = exchange.feed(body)
                     if last:
                         out += exchange.close()
+                    if exchange.done and self._app is not None:
+                        self._app.deadline = inf  # no time limit of the app may cancel the last write
                     if out or exchange.done:
                         await self._client.write(out)
                 if exchange.lingers and not self._lingers:
@@ -189,10 +191,14 @@ class ServedExchange:
                 return
             feed = partial(exchange.feed, piece, long=True)
             out = await client.run_off_loop(feed) if exchange.unread + len(piece) > LARGE else feed()
+            if exchange.done and self._app is not None:
+                self._app.deadline = inf
             if out or exchange.done:
                 await client.write(out)
         if last:
             out = await client.run_off_loop(exchange.close) if exchange.unread > LARGE else exchange.close()
+            if exchange.done and self._app is not None:
+                self._app.deadline = inf
             if out or exchange.done:
                 await client.write(out)
 

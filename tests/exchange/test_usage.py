@@ -53,6 +53,31 @@ class Talk:
         return self.records[0]
 
 
+@pytest.mark.trio
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_a_client_that_takes_the_end_slowly_gets_all_of_it(stream: bool, autojump_clock: Any):
+    """The time limit for the usage does not cancel the last write."""
+    app = ToolMiddleware(ScriptedUpstream(said("ollama", CALL)), settings=Settings(), app_protocol="ollama")
+    body = json.dumps({**write("chat", Ask(ASK.turns, ASK.tools, stream)), **ONE["chat"]}).encode()
+    sent: list[bytes] = []
+
+    async def receive() -> Any:
+        if sent or asked:
+            await trio.sleep_forever()
+        asked.append(True)
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        await trio.sleep(3 * MOMENT)
+        sent.append(message.get("body", b""))
+
+    asked: list[bool] = []
+    scope = {"type": "http", "method": "POST", "path": PATHS["chat"], "headers": [], "query_string": b""}
+    await app(scope, receive, send)
+    got = read("chat", b"".join(sent), stream=stream)
+    assert (got.parts, got.reason) == ((("ping", '{"x": 1}'),), "calls")
+
+
 def own(data: bytes, *, stream: bool) -> Any:
     """Return our extra field next to the last usage that the client receives, or None."""
     for told in reversed(events(data) if stream else [json.loads(data)]):
