@@ -52,7 +52,7 @@ _NUMBERED: Final = re.compile(r"(?:\A|[\n\\n])[ \t]*(?:\w?\d+|rem|dnl)[ \t\\t]+\
 """Matches a line number, or a word that begins a comment, before a name."""
 _AFTER: Final = (
     r"(?=\s*\\*(?:[\"'“”‘’„‟‚‛«»‹›″′＂＇>{(\[<|:=/`}&]|\\n|--|\*[/)]|[-#%]\}|│)"
-    r"|\s*(?:(?:\^M)?[^\w\s]{1,4}\s*)?(?:[\n\r\v\f\x85\u2028\u2029]|\Z))"
+    r"|\s*(?:(?:\^[Mm])?[^\w\s]{1,4}\s*)?(?:[\n\r\v\f\x85\u2028\u2029]|\Z))"
 )
 _WORD: Final = re.compile(r"\w+")
 _SPELLED: Final = tuple(partial(_without, separators) for separators in (" \t_-", " \t_-.:/"))

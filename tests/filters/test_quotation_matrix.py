@@ -329,3 +329,10 @@ def test_a_plain_source_delays_no_call_longer_than_a_verbatim_comparison(monkeyp
     new = [begins_at(form, sources(form, "plain"), reply) for form, reply in zip(forms, replies, strict=True)]
     monkeypatch.setattr(quoted_sources._Skipping, "matches", False)
     assert new == [begins_at(form, sources(form, "plain"), reply) for form, reply in zip(forms, replies, strict=True)]
+
+
+def test_a_name_at_the_end_of_a_marked_line_is_found():
+    """Names and texts are compared in lower case, and so are the marks."""
+    for form in ("labelled", "react"):
+        assert sources(form, "cat -A of CRLF") is not None
+        assert not executed(form, "cat -A of CRLF", "a line of its own", "more text", 4)
