@@ -19,15 +19,13 @@ from statemachine.formats.format import Format
 from statemachine.formats.table import DEFAULT, FORMATS
 from statemachine.grammar import reply
 from statemachine.machine.machine import Limits, Machine, MachineOptions
-from statemachine.machine.states import State
+from statemachine.machine.states import CALLS, State
 from statemachine.machine.waiting import waits_for
 from statemachine.stream.buffer import EndOfText
 from statemachine.stream.emitter import Emitter, Ledger, Sink, Span
 from statemachine.stream.reader import MAX_GROWTH, Reader
 from statemachine.stream.runs import json_escape
 from statemachine.tools import Tools, Toolset, tools_of
-
-_IN_CALL = (State.CANDIDATE, State.CALL, State.UNKNOWN, State.BROKEN, State.AFTER)
 
 LIMITS = Limits()
 create = object.__new__
@@ -231,7 +229,7 @@ class Parser:
     def in_call(self) -> bool:
         """Whether the text is inside a call or its markup, or may be."""
         reader = self._reader
-        return self._machine.frames.state in _IN_CALL or bool(reader.text[reader.at :].strip())
+        return self._machine.frames.state in CALLS or bool(reader.text[reader.at :].strip())
 
     @property
     def in_reasoning(self) -> bool:

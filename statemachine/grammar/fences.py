@@ -124,7 +124,7 @@ def read_first_indent(machine: Machine) -> Generator[None, None, int]:
     reader, past = machine.reader, machine.text_state
     column, past.fence_indent = past.fence_indent, None
     while True:
-        if past.place is not START and column is None:  # in the line of the fence
+        if past.place is not START and column is None:  # on the line of the fence
             found = line_content(reader.text, reader.at)
             emit_text(machine, found.end() - reader.at if found else 0)
         while reader.at < len(reader.text):
