@@ -165,8 +165,8 @@ class ServedExchange:
                     out = exchange.feed(body)
                     if last:
                         out += exchange.close()
-                    if exchange.done and self._app is not None:
-                        self._app.deadline = inf  # no time limit of the app may cancel the last write
+                    if exchange.done:
+                        self._lift_limit()
                     if out or exchange.done:
                         await self._client.write(out)
                 if exchange.lingers and not self._lingers:
@@ -191,16 +191,21 @@ class ServedExchange:
                 return
             feed = partial(exchange.feed, piece, long=True)
             out = await client.run_off_loop(feed) if exchange.unread + len(piece) > LARGE else feed()
-            if exchange.done and self._app is not None:
-                self._app.deadline = inf
+            if exchange.done:
+                self._lift_limit()
             if out or exchange.done:
                 await client.write(out)
         if last:
             out = await client.run_off_loop(exchange.close) if exchange.unread > LARGE else exchange.close()
-            if exchange.done and self._app is not None:
-                self._app.deadline = inf
+            if exchange.done:
+                self._lift_limit()
             if out or exchange.done:
                 await client.write(out)
+
+    def _lift_limit(self) -> None:
+        """Remove the time limit of the app, which must not cancel the last write to the client."""
+        if self._app is not None:
+            self._app.deadline = inf
 
     def _stop(self, seconds: float) -> None:
         """Stop the app, or let it run for this many more seconds."""
