@@ -126,11 +126,11 @@ _BEFORE = """\
 # Formats
 
 A format is one way of writing a call as text. There are $COUNT$ formats, and the parser recognizes all of them at once,
-except for the opt-in formats ($OPTIN$). The markers of these formats occur in ordinary answers, so they are recognized
-only if you select or teach the format, or if the model's family uses it.
+except for the opt-in formats ($OPTIN$). Their markers occur in ordinary answers, so they are recognized only if you
+select or teach them, or if the model's family uses them.
 
-The tool prompt *teaches* the model one format: that of its chat template or family if the format consists of ordinary
-text, and `tool_call` if not. The `format` setting ([settings.md](../settings.md)) overrides this choice.
+The tool prompt *teaches* the model one format: the [`format` setting](../settings.md#general), or that of its chat
+template or family if it consists of ordinary text, or `tool_call`.
 
 | format | opens with | written by |
 |---|---|---|
@@ -141,16 +141,15 @@ $TABLE$
 - Arguments that are almost JSON are repaired as they stream: other kinds of quotes, trailing commas, bare keys, Python
   literals, comments, raw newlines, arguments inside a JSON string, missing closing brackets. A value of the wrong type
   is converted if it can only mean one thing (`"3"` for an integer). `CallEnd.repairs` names every repair.
-- The content of a reasoning span is reasoning. Calls in it are not recognized unless `calls_in_reasoning` is on, the
-  default for families known to leave their reasoning open. $SPANS$ open reasoning, as do the openers of the reasoning
-  spans listed in the sections below.
+- Calls in a reasoning span are not recognized unless `calls_in_reasoning` is on, the default for families known to
+  leave their reasoning open. $SPANS$ open reasoning, as do the reasoning spans listed below.
 - `CallStart.format` names the format of a call, and `Record.formats` the formats found in an exchange.
 
 [The parser's rules](../parser.md#rules) apply to all formats. Where engines differ, this parser decides as follows:
 
 - Reasoning that is never closed extends to the end of the reply, unless `calls_in_reasoning` is on.
 - Text after a call is text, even an invented result.
-- Consecutive bare objects are separate calls. An object for an unknown tool is text, and parsing continues after it.
+- Consecutive bare objects are separate calls. An object for an unknown tool is text.
 - A bare object that is cut off is an incomplete call once its name is known.
 - `<tool_call>f a=1 b=2</tool_call>`, with attributes but no tag, is text.
 - A raw value whose schema is a string is taken verbatim, including quotes and nested tags. If the schema also allows an
@@ -159,19 +158,18 @@ $TABLE$
 
 ## How much is buffered
 
-The parser buffers only the text listed here; everything else is emitted in the `feed` that delivers it. Bounds are in
-characters. After *buffered*, each format's section gives four bounds, in the order of this list, for calls as the
-format writes them; *name* and *key* are the lengths of the name and of a key.
-`tests/statemachine/test_held.py` checks these numbers, and `Parser.held` is the
-current amount.
+The parser buffers only the text listed here; everything else is emitted in the `feed` that delivers it. *Buffered* in a
+format's section gives four bounds in characters, in the order of this list, for calls as the format writes them; *name*
+and *key* are the lengths of the name and of a key. `tests/statemachine/test_held.py` checks these numbers, and
+`Parser.held` is the current amount.
 
 - *marker*: the possible beginning of a marker. The longest opener has $LONGEST$ characters; whitespace inside it adds
   to that.
-- *opening*: a call from its first marker until it starts, that is, until its name is known and its arguments have
-  begun. Without a marker, the limit is $BARE$; with one, it is `limits.held` ($HELD$).
+- *opening*: a call from its first marker until its name is known and its arguments have begun. Without a marker, the
+  limit is $BARE$; with one, it is `limits.held` ($HELD$).
 - *inside*: an incomplete escape of a JSON string; in a raw value, a possible closer and the text after it. A raw value
-  that need not be a string is also buffered while it may still be JSON of another type; likewise, a quoted value that
-  must not be a string is buffered while it may still be a number or a word.
+  that need not be a string is also buffered while it may be JSON of another type, and a quoted value that must not be a
+  string while it may be a number or a word.
 - *end*: whitespace and possible closers.
 
 In addition:
@@ -179,15 +177,15 @@ In addition:
 - Newlines, which are markup if an opener follows: $MAX_NEWLINES$. A `\\r` waits for the next character.
 - Words (`true`), incomplete numbers and commas, until the next character arrives. In Python calls, the first element in
   braces, until a colon or comma shows whether it belongs to a dictionary or a set: 256.
-- In `minimax_m3`, the first of several elements with the same name that the schema does not describe, until it is clear
-  whether they form an array: $REPEATED$ characters of its JSON.
+- In `minimax_m3`, an element that the schema does not describe, until it is clear whether others of its name follow and
+  form an array: $REPEATED$ characters of its JSON.
 - Closers without an opener at the beginning of a line, while nothing else follows: $LEFT_OVER$.
 
 ## Special tokens
 
-Markers such as `<|tool_call|>` are single tokens in the model's vocabulary. If a server strips them, the remainder
-cannot be distinguished from text. Such formats are recognized, but taught only if a setting selects them. A tag that
-looks ordinary may be a special token too (Jamba's `<tool_calls>`, some models' `<tool_call>`).
+Markers such as `<|tool_call|>` are single tokens in the model's vocabulary. If a server strips them, the rest is text.
+Such formats are recognized, but taught only if a setting selects them. An ordinary-looking tag may be a special token
+too (Jamba's `<tool_calls>`, some models' `<tool_call>`).
 
 | server | special tokens in the output | to keep them |
 |---|---|---|
@@ -199,7 +197,7 @@ looks ordinary may be a special token too (Jamba's `<tool_calls>`, some models' 
 | Text Generation Inference | stripped from chat replies | impossible; teach a format that consists of ordinary text |
 | Transformers, called directly | depends on how you decode | `skip_special_tokens=False` |
 
-Unknown request fields are forwarded, so a client or a proxy can set these fields.
+Unknown request fields are forwarded, so a client can set these.
 
 ## Examples
 

@@ -22,7 +22,7 @@ PAGE: Final = """\
 
 # Parsers side by side
 
-This page compares the parsers in engines and libraries with streamtool's, each on the formats it was made for. All run
+The parsers of engines and libraries, each on the formats it was made for, compared with streamtool's. All run
 unmodified:
 {versions}.
 Each receives deltas of four characters, as its server would send them; a delta never splits a special token.
@@ -37,8 +37,8 @@ streamtool's parser recognizes only the format in the row.
   character is known; *end*: only at the end of the call.
 - *µs*: CPU time per delta in a 4 KB call (CPython 3.11, one machine, one run).
 
-The conformance cases include mistakes of real models, and our own decisions where engines differ, so they favor our
-parser. On the replies, streamtool reaches {ours} in every format, with *first* {first} and {micros} µs.
+The conformance cases include our own decisions where engines differ, so they favor our parser. On the replies,
+streamtool reaches {ours} in every format, with *first* {first} and {micros} µs.
 
 {table}
 
@@ -52,16 +52,16 @@ parameters that have no type or several types; one of our tools has such paramet
 
 - **vLLM, SGLang, mlx-lm**: their separate reasoning parsers are not compared. mlx-lm's parsers receive whole calls.
 - **llama.cpp** builds its parser from the tools and the chat template that the row names. Its server constrains calls
-  with the same grammar, so the parser repairs little: most replies that do not match are errors. It parses the entire
-  reply again for every delta, so its time per delta grows with the reply.
+  with the same grammar, so most replies that do not match are errors. It parses the entire reply again for every delta,
+  so its time per delta grows with the reply.
 - **openai-harmony** reads tokens. Its times exclude tokenizing.
 - **@ai-sdk-tool/parser** is middleware for the AI SDK, which has no call parser, and is measured inside Node.
   `morphXml` keeps the newlines that `write` puts around a value. `yamlXml` is missing because we have no YAML format.
 - **Ollama** is missing: its parser is part of its server and not available as a package.
 
-The measurements need no kernels or GPU, only the engines' imports. Engines may be in separate environments: a run keeps
-the figures of engines that it does not measure. `conformance/runners/llama_cpp.py` lists the requirements of llama.cpp;
-litellm provides the vocabulary for openai-harmony.
+The measurements need only the engines' imports, no GPU. A run keeps the figures of engines that it does not measure, so
+engines may be in separate environments. `conformance/runners/llama_cpp.py` lists the requirements of llama.cpp; litellm
+provides the vocabulary for openai-harmony.
 
 <!-- not run: it needs engines -->
 ```sh
