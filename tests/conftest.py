@@ -33,8 +33,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 tables.tables_of = parser.compiled = lru_cache(256)(tables.tables_of.__wrapped__)
 """The tests use more sets of formats than any server; each is compiled once per process."""
 
-os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
+AUTHORITY = str(Path(__file__).parent / "support" / "authority.pem")
 """The only trusted authority, which has signed nothing. To load all authorities takes longer than most requests."""
+
+os.environ["SSL_CERT_FILE"] = AUTHORITY
+verify_paths = ssl.get_default_verify_paths()._replace(openssl_cafile=AUTHORITY, openssl_capath="")
+ssl.get_default_verify_paths = lambda: verify_paths  # clients that ignore the environment read these
 
 fresh_context = ssl.create_default_context
 trusting = cache(fresh_context)
@@ -42,7 +46,8 @@ trusting = cache(fresh_context)
 
 def default_context(*args: Any, **options: Any) -> ssl.SSLContext:
     """Return a TLS context; the one with the default trust store, which about a thousand clients need, is made once."""
-    return (trusting if not args and options == {"cafile": certifi.where()} else fresh_context)(*args, **options)
+    shared = not args and options in ({"cafile": certifi.where()}, {"cafile": AUTHORITY})
+    return (trusting if shared else fresh_context)(*args, **options)
 
 
 ssl.create_default_context = default_context

@@ -18,7 +18,7 @@ from statemachine.formats.markers import spell
 from statemachine.machine.states import violations
 
 CASES = all_cases()
-SIZES = (0, 2, 7)
+SIZES = (0, 7)
 """Piece sizes (0: whole); `check_events` and `check_ledger` use pieces of one and of three characters."""
 SPLITS = 5
 """Maximum number of splits per case."""

@@ -22,7 +22,7 @@ from statemachine.formats import REASONING, Expression, Parameters
 from statemachine.formats.table import STOPS
 from statemachine.machine.states import violations
 
-QUICK = settings(derandomize=True, max_examples=60, deadline=None, database=None)
+QUICK = settings(derandomize=True, max_examples=40, deadline=None, database=None)
 FEW = settings(QUICK, max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 FEWER = settings(FEW, max_examples=6)
 LONG = settings(
