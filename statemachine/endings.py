@@ -152,13 +152,13 @@ def has_closer(candidate: Candidate) -> bool:
     return form is not None and bool(form.close) and form.closed and not candidate.bare
 
 
-def read_empty_block(machine: Machine, closes: tuple[str, ...]) -> Generator[None, None, bool]:
+def read_empty_block(machine: Machine, closes: tuple[str, ...], *, in_line: bool) -> Generator[None, None, bool]:
     """Read as markup a block that is closed immediately after it is opened. Return False if its lines contain anything
-    else.
+    else or, with `in_line`, if text that does not adjoin the block follows it in its line.
     """
     reader, candidate = machine.reader, machine.candidate
     # Prose may mention an empty pair of tags. Only a pair that is alone on its lines is taken to be markup.
-    if not closes or not machine.text_state.opens_line or candidate.in_fence:
+    if not closes or not (in_line or machine.text_state.opens_line) or candidate.in_fence:
         return False
     markers = closers_of(closes)
     while reader.at >= len(reader.text) or ((found := markers.match(reader.text, reader.at)) and not found.lastindex):
@@ -167,7 +167,8 @@ def read_empty_block(machine: Machine, closes: tuple[str, ...]) -> Generator[Non
         return False
     close, length = markers.values[found.lastindex - 1], found.end() - reader.at
     while not (over := match_line_end(reader.text, reader.at + length)) or not over.lastindex:
-        if over is None and not (yield from ends_call(machine, length)):
+        follows = in_line and reader.text[reader.at + length : reader.at + length + 1].isalnum()
+        if over is None and not follows and not (yield from ends_call(machine, length)):
             return False
         if over is None or reader.ended:
             break

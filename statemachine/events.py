@@ -58,8 +58,8 @@ class CallEnd:
 
 @define(weakref_slot=False)
 class Discarded:
-    """Text that is neither shown nor part of a call. `reason` is `malformed`, `rejected`, `cut_off`, `unknown`, `limit`
-    or `invented`.
+    """Text that is neither shown nor part of a call. `reason` is `malformed`, `rejected`, `cut_off`, `unknown`,
+    `limit`, `invented` or `noise`.
     """
 
     text: str

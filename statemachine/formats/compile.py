@@ -24,6 +24,7 @@ class FormatTables:
         "formats",
         "left_over",
         "line",
+        "only_calls",
         "opening",
         "plain_fences",
         "scanners",
@@ -37,6 +38,8 @@ class FormatTables:
         openers = tree_of(formats, tools)
         self.wrappers = {opener.close: opener for opener in openers.values() if opener.close}
         """Closer of a wrapper → its opener."""
+        self.only_calls = frozenset(opener.close for opener in openers.values() if opener.only_calls)
+        """Closers of wrappers in which other text than calls is noise."""
         self.unmarked = Unmarked.of(formats)
         self.fences = Fences.of(formats)
         # Without tools, no format is read, but a model still writes its reasoning between its special tokens.

@@ -276,6 +276,8 @@ class Format:
     """Opener of the wrapper that is written around all calls of a reply."""
     around_each: str = ""
     """Opener of the wrapper that is written around each call."""
+    only_calls: bool = False
+    """Whether nothing but calls belongs between the format's wrappers, so that other text there is noise."""
     lines: bool = True
     """Whether each part of a call is written on a separate line."""
     alias_of: str = ""

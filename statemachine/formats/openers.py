@@ -126,6 +126,8 @@ class Opener:
     """Closer, if the opener opens a wrapper."""
     closes: dict[str, None] = field(factory=dict, init=False)
     """Closers of the block that the opener opens."""
+    only_calls: bool = field(default=False, init=False)
+    """Whether other text than calls is noise between the opener, which opens a wrapper, and its closer."""
     by_keys: bool = field(default=False, init=False)
     """Whether an object that follows is identified as a call only by its keys."""
     line: bool = field(default=False, init=False)
@@ -149,6 +151,10 @@ class Opener:
     def inner(self, opener: "Opener") -> "Opener":
         """Return the node of an opener inside this wrapper, or the opener itself if it has the same meaning there."""
         return self._children.get(opener.literal, opener)
+
+    def contains(self, opener: "Opener") -> bool:
+        """Return whether this wrapper may contain this opener, or is opened by it again."""
+        return opener is self or opener.literal in self._children
 
     def add(self, form: Format, variant: Variant) -> None:
         """Add a variant that may follow. The first format to claim a continuation keeps it."""
@@ -183,6 +189,7 @@ class Opener:
             self.by_keys = envelope_of(around[self.literal]).by_keys
         if self.close:
             self.closes[self.close] = None
+            self.only_calls = around[self.literal].only_calls
         ends: dict[str, tuple[Format, Variant, str]] = {}
         for form, variant in self.names:
             for end in (*variant.name_rule.ends, variant.name_rule.id) if variant.name_rule else ():

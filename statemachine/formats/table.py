@@ -198,6 +198,7 @@ TABLE = (
             ("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
         ),
         around="<|tool_calls_section_begin|>",
+        only_calls=True,
         openers=("<|tool_call_begin|>",),
         variants=(
             Variant(

@@ -14,10 +14,11 @@ from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Continuation, Keys, Opener
 from statemachine.formats.scanner import Marked
 from statemachine.formats.unmarked import TextFinding
+from statemachine.grammar.noise import marker_after_noise, take_noise
 from statemachine.grammar.saying import scanner_of
 from statemachine.machine.machine import Machine
 from statemachine.machine.states import State
-from statemachine.stream.buffer import Grammar, Mismatch, Overflow, match_whitespace
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch, Overflow, match_whitespace
 
 fence_line = re.compile(
     r"(?=`)`{1,2}\Z|```(?:json)?(?:\Z|[ \t]{0,16}(?:\Z|\r?\Z|\r?\n()))|```(?:j|js|jso)\Z", re.IGNORECASE
@@ -59,6 +60,8 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
         if not header:
             yield from machine.skip_whitespace()
         inner, length = (yield from match_child(machine, opener.children)) if opener.children is not None else (None, 0)
+        if inner is None and opener.only_calls and reader.text[reader.at] not in "{[":
+            inner, length = yield from child_after_noise(machine, opener)
         once = inner is not None or header or opener.tool is not None
         if not once and (length := (yield from repeated_opener(machine, opener))):
             machine.candidate.arguments.json.add_repair("repeated_opener")
@@ -69,6 +72,17 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
             return opener, text, start
         machine.candidate.wrappers.append(opener.close)
         opener = inner
+
+
+def child_after_noise(machine: Machine, wrapper: Opener) -> Generator[None, None, tuple[Opener | None, int]]:
+    """Skip noise before the first call in a wrapper, and return the opener of the call and its length."""
+    noise, marker, length = yield from marker_after_noise(machine)
+    if marker is None and machine.reader.ended and noise == len(machine.reader.text) - machine.reader.at:
+        raise EndOfText
+    if not isinstance(marker, Opener) or marker is wrapper or not wrapper.contains(marker):
+        return None, 0
+    take_noise(machine, noise)
+    return wrapper.inner(marker), length
 
 
 def repeated_opener(machine: Machine, opener: Opener) -> Generator[None, None, int]:
@@ -105,7 +119,7 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
     # The order of these tests is the rule for markers that several formats share. An empty block is tested first, since
     # it has no content. An opener that names its tool is unambiguous. An expression or a header is recognized by not
     # being JSON (`body_opens`), JSON is recognized by its first character, and only the remaining text can be a name.
-    if (yield from read_empty_block(machine, tuple(opener.closes))):
+    if (yield from read_empty_block(machine, tuple(opener.closes), in_line=opener.only_calls)):
         return
     if opener.tool is not None:
         form, variant, tool = opener.tool

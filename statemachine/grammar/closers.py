@@ -9,6 +9,7 @@ from statemachine.formats.openers import closers_of_call
 from statemachine.formats.scanner import MAX_NEWLINES, LinePlace
 from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar.left_over import may_be_left_over
+from statemachine.grammar.noise import skip_noise
 from statemachine.grammar.saying import emit_text, line_ends, scanner_of
 from statemachine.machine.candidate import Candidate
 from statemachine.machine.machine import INSIDE, START, Machine
@@ -131,7 +132,8 @@ def drop_stray(machine: Machine, close: str, newlines: int, end: int) -> None:
 def read_after(machine: Machine) -> Grammar:
     """Read the text after the body of a call, or after the closer of a wrapper: closers, then newlines."""
     call = machine.frames.top.candidate
-    if call is None or (yield from read_closers(machine, call)):
+    shown = call is not None and not (yield from read_closers(machine, call))
+    if not shown and not (yield from skip_noise(machine)):
         yield from read_newlines_after(machine)
     machine.frames.apply(Input.END)
 

@@ -25,6 +25,8 @@ from statemachine.stream.runs import Run, json_escape
 
 SYNTAX, HOLD = Sink.SYNTAX, Sink.HOLD
 UNLIMITED = maxsize
+NOISE = "noise"
+"""Kind of buffered text that is discarded if the text around it turns out to be markup."""
 MAX_GROWTH = 8
 """Conversion makes arguments longer by less than this factor."""
 match_unit = re.compile(r"\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL).match
@@ -140,7 +142,7 @@ class Reader(Buffer):
         hold.limit = UNLIMITED
         if hold.pieces:
             for piece, kind in hold.clear():
-                self.emitter.route(sink, piece, kind)
+                self.emitter.route(Sink.DISCARD if kind == NOISE and sink is SYNTAX else sink, piece, kind)
 
     def take_arguments(self, length: int) -> str:
         """Consume characters that are already valid as arguments, and emit them.
