@@ -8,7 +8,7 @@ from statemachine import schema
 from statemachine.bodies import expression, json_object, parameters
 from statemachine.bodies.elements import is_arguments_object, may_hold_all
 from statemachine.bodies.parameters import ParameterReader, tables
-from statemachine.bodies.scalars import raw_value_json, unescape_json
+from statemachine.bodies.scalars import ENTITIES, raw_value_json, unescape_entities, unescape_json
 from statemachine.bodies.words import Pattern, name_text, word
 from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
 from statemachine.formats.markers import Markers, closers_of
@@ -22,16 +22,15 @@ words_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+(?: [^\s<>{}\[\]()\"'`,=|]++)*
 id_text = re.compile(r"[\w.:-]*+").match
 attribute_name = re.compile(r"([\w.:-]{1,64})[ \t]{0,16}+=[ \t]{0,16}+[\"']?").match
 attribute_begun = re.compile(r"[\w.:-]{0,64}+[ \t]{0,16}+(?:=[ \t]{0,16}+)?\Z").match
-double = Run(r'[^"]*+', convert=json_escape)
-single = Run(r"[^']*+", convert=json_escape)
+double = Run(r'[^"&]*+', convert=json_escape)
+single = Run(r"[^'&]*+", convert=json_escape)
 bare_value = re.compile(r"[^\s\"'<>/]*+").match
 
 
 PLAIN = "{name}"
 MAX_ENTITY_TEXT = 16 * 1024
 """Maximum length of an object written with entities, in characters."""
-ENTITIES = {"&quot;": '"', "&apos;": "'", "&#39;": "'", "&#34;": '"', "&lt;": "<", "&gt;": ">", "&amp;": "&"}
-"""Characters by their entities; the ampersand is last, because the others begin with it."""
+entities = Markers(ENTITIES.items())
 
 
 @lru_cache(maxsize=128)
@@ -219,19 +218,19 @@ def attribute_key(machine: Machine) -> Generator[None, None, str]:
 
 
 def attribute_text(machine: Machine) -> Generator[None, None, str]:
-    """Consume and return a short, complete attribute value."""
+    """Consume a short, complete attribute value, and return it without entities."""
     reader = machine.reader
     captured: list[str] = []
     quote = reader.text[reader.at]
     if quote not in "\"'":
-        return (yield from word(machine, bare_value))
+        return unescape_entities((yield from word(machine, bare_value)))
     reader.take(1)
     while (char := (yield from reader.peek())) != quote:
         if len(captured) > machine.limits.name or char in "<>\r\n":
             raise Mismatch
         captured.append(reader.take(1))
     reader.take(1)
-    return "".join(captured)
+    return unescape_entities("".join(captured))
 
 
 def all_in_attribute(machine: Machine, reading: ParameterReader, key: str) -> Generator[None, None, bool]:
@@ -273,9 +272,7 @@ def object_with_entities(machine: Machine, reading: ParameterReader, quote: str)
         if length > MAX_ENTITY_TEXT:
             raise Mismatch
         yield from reader.more()
-    text = reader.text[reader.at + 1 : end]
-    for entity, char in ENTITIES.items():
-        text = text.replace(entity, char)
+    text = unescape_entities(reader.text[reader.at + 1 : end])
     reader.take(end + 1 - reader.at, "argument")
     yield from reading.all_arguments(text)
 
@@ -286,13 +283,13 @@ def argument(machine: Machine, reading: ParameterReader, key: str) -> Grammar:
     types = reading.open_key(reading.parameter_name(key))
     quote = reader.text[reader.at]
     if quote not in "\"'":
-        value = yield from word(machine, bare_value)
+        value = unescape_entities((yield from word(machine, bare_value)))
         reader.emit_arguments(raw_value_json(value, types))
     elif types == schema.STRING:
         reader.take(1)
         reader.emit_arguments('"')
         while (yield from reader.peek()) != quote:
-            yield from reader.flow(double if quote == '"' else single)
+            yield from attribute_piece(machine, quote)
         reader.take(1)
         reader.emit_arguments('"')
     else:
@@ -301,10 +298,23 @@ def argument(machine: Machine, reading: ParameterReader, key: str) -> Grammar:
         captured: list[str] = []
         reader.target = captured
         while (yield from reader.peek()) != quote:
-            yield from reader.flow(double if quote == '"' else single)
+            yield from attribute_piece(machine, quote)
             if sum(map(len, captured)) > machine.limits.held:
                 raise Mismatch
         reader.target = target
         reader.take(1)
         reader.emit_arguments(raw_value_json(unescape_json("".join(captured)), types))
     machine.candidate.arguments.open_value = False
+
+
+def attribute_piece(machine: Machine, quote: str) -> Grammar:
+    """Read the value of an attribute up to its closing quote or an entity, or read one entity."""
+    reader = machine.reader
+    if reader.text[reader.at] != "&":
+        yield from reader.flow(double if quote == '"' else single)
+        return
+    while (found := entities.match(reader.text, reader.at)) is not None and not found.lastindex and not reader.ended:
+        yield
+    whole = found is not None and found.lastindex is not None
+    length = found.end() - reader.at if found is not None and whole else 1
+    reader.emit_arguments(json_escape(unescape_entities(reader.take(length, "argument"))))

@@ -15,6 +15,7 @@ from re import Match
 from attrs import frozen
 
 from statemachine import schema
+from statemachine.bodies.scalars import unescape_entities
 from statemachine.formats.format import Parameters
 from statemachine.formats.markers import Markers, text_run
 from statemachine.machine.machine import Machine
@@ -312,7 +313,7 @@ def attribute_of(tag: str, name: str) -> str:
     """Return the value of an attribute of a tag, or "" if it is missing."""
     for found in attribute.finditer(tag):
         if found[1] == name:
-            return found[2] or found[3] or found[4] or ""
+            return unescape_entities(found[2] or found[3] or found[4] or "")
     return ""
 
 

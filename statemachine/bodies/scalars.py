@@ -6,6 +6,9 @@ from statemachine import schema
 from statemachine.json.state import WORDS
 from statemachine.stream.runs import json_escape
 
+ENTITIES = {"&quot;": '"', "&apos;": "'", "&#39;": "'", "&#34;": '"', "&lt;": "<", "&gt;": ">", "&amp;": "&"}
+"""Characters by their entities; the ampersand is last, because the others begin with it."""
+
 
 def unescape_json(text: str) -> str:
     """Return the text of a JSON string, given its escaped content."""
@@ -25,3 +28,16 @@ def raw_value_json(text: str, types: frozenset[str]) -> str:
     if isinstance(found, str) or not types.intersection(schema.json_types_of(found)):
         return f'"{json_escape(text)}"'
     return plain
+
+
+def unescape_entities(text: str) -> str:
+    """Replace the entities in the value of an attribute by their characters."""
+    if "&" in text:
+        for entity, char in ENTITIES.items():
+            text = text.replace(entity, char)
+    return text
+
+
+def escape_entities(text: str) -> str:
+    """Write the value of an attribute in double quotes."""
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

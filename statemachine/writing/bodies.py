@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from statemachine import schema
+from statemachine.bodies.scalars import escape_entities
 from statemachine.formats.format import Envelope, Expression, Format, Parameters
 from statemachine.formats.markers import spell
 from statemachine.json.state import WORDS
@@ -139,7 +140,7 @@ def opener(form: Format, body: Parameters, key: str, value: object) -> str:
         mark = f' {body.type_attribute}="{"true" if json_type(value) == body.type_attribute else "false"}"'
     elif body.type_attribute:
         mark = f' {body.type_attribute}="{json_type(value)}"'
-    return f'{start} {body.key_rule.attribute}="{key}"{mark}{spell(ends)}'
+    return f'{start} {body.key_rule.attribute}="{escape_entities(key)}"{mark}{spell(ends)}'
 
 
 def json_type(value: object) -> str:

@@ -8,6 +8,7 @@ opener encloses all calls of a reply.
 import re
 from collections.abc import Iterable
 
+from statemachine.bodies.scalars import escape_entities
 from statemachine.formats.format import (
     Envelope,
     Expression,
@@ -138,6 +139,6 @@ def write_tagged_call(form: Format, variant: Variant, body: Parameters, call: Wr
         name = spell_name(variant.name_rule.spelling, call, index)
         end = variant.name_rule.ends[0]
         if variant.name_rule.attribute:
-            name = f' {variant.name_rule.attribute}="{name}"'
+            name = f' {variant.name_rule.attribute}="{escape_entities(name)}"'
         start = opener + name + ("" if end in (body.key, form.close) else spell(end))
     return ("\n" if form.lines else "").join([start, *parameters(call, form, body), *([close] if close else [])])
