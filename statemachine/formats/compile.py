@@ -29,6 +29,7 @@ class FormatTables:
         "plain_fences",
         "scanners",
         "siblings",
+        "special",
         "unmarked",
         "wrappers",
     )
@@ -44,9 +45,9 @@ class FormatTables:
         self.fences = Fences.of(formats)
         # Without tools, no format is read, but a model still writes its reasoning between its special tokens.
         native = formats or tuple(FORMATS[name] for name in DEFAULT)
-        spans = [section for form in native for section in form.sections if formats or not section.text]
+        spans = [section for form in native for section in form.sections if formats or not section.text or section.anchor is Anchor.ANYWHERE]
         sections = tuple(dict.fromkeys((*REASONING, *spans)))
-        self.closers = Closers.of(formats, sections)
+        self.closers = Closers.of(formats, sections, native)
         self.left_over: Markers[str] = Markers(
             [(close, close) for close in sorted(self.closers.calls | self.closers.values)],
         )
@@ -63,6 +64,11 @@ class FormatTables:
         """Openers that are recognized anywhere."""
         # The same literal may be both an opener and a closer, but a set can contain it only once, so it counts as the
         # opener. A closer that contains `{tool}` is not a literal, so it cannot be searched for.
+        spans_of_tokens = dict.fromkeys(section.open for section in sections if section.anchor is Anchor.ANYWHERE)
+        self.special: Markers[str] = Markers(
+            [(marker, marker) for marker in (*spans_of_tokens, *sorted(self.closers.special - spans_of_tokens.keys()))]
+        )
+        """Special tokens that open or close sections, or end a turn."""
         own = dict.fromkeys(form.close for form in formats if form.close and form.close[0] != TICK)
         ends = dict.fromkeys(close for close in (*own, *self.closers.every) if "{tool}" not in close)
         taken = {marker for marker, _ in everywhere}

@@ -10,7 +10,7 @@ from attrs import frozen
 from statemachine.formats.format import Anchor, Format, MessageBody, Parameters, Section
 from statemachine.formats.markers import END, NAMESPACE, NEVER, Markers, first_characters
 from statemachine.formats.openers import KeyRole, Keys, Opener, envelope_of
-from statemachine.formats.table import STOPS
+from statemachine.formats.table import STOPS, STRUCK
 from statemachine.formats.unmarked import FENCE_BEGUN, Fences, TextFinding, Unmarked
 from statemachine.stream.runs import Run
 
@@ -348,12 +348,10 @@ class Closers:
     """Closers of reasoning; one at the very beginning of a reply closes the reasoning that the prompt opened."""
     special: frozenset[str]
     """Special tokens that close sections, messages and turns; they are always recognized."""
-    only_reasoning: frozenset[str]
-    """Special tokens that close reasoning and nothing else."""
-    empty: frozenset[str]
-    """Markers of empty reasoning between special tokens; at the end of a reply, they are markup like other special
-    tokens.
-    """
+    only_sections: frozenset[str]
+    """Special tokens that close sections and nothing else."""
+    stops: Markers[str]
+    """Special tokens that end a turn."""
     implied: Mapping[str, tuple[str, ...]]
     """Closer of reasoning between special tokens → openers of the same format's text, which end that reasoning too."""
     calls: frozenset[str]
@@ -362,8 +360,8 @@ class Closers:
     """Closers of values, which may be left over before such a tag."""
 
     @classmethod
-    def of(cls, formats: Sequence[Format], sections: Sequence[Section]) -> "Closers":
-        """Return the closers of these formats and sections."""
+    def of(cls, formats: Sequence[Format], sections: Sequence[Section], native: Sequence[Format]) -> "Closers":
+        """Return the closers of these formats and sections. `native` are the formats whose turns may end here."""
         every: dict[str, None] = {}
         ends_of_messages: set[str] = set()
         for form in formats:
@@ -373,25 +371,23 @@ class Closers:
                     every.update((end, None) for end in variant.body.ends)
                     ends_of_messages.update(variant.body.ends)
         every.update((section.close, None) for section in sections)
-        stops = frozenset((*STOPS, *(stop for form in formats for stop in form.stops)))
+        stops = frozenset((*STOPS, *(stop for form in native for stop in form.stops)))
         every.update((stop, None) for stop in sorted(stops))
         lone = frozenset(section.close for section in sections if not section.text)
         special = [section for section in sections if section.anchor is Anchor.ANYWHERE]
-        empty = frozenset(f"{section.open}{{*}}{section.close}" for section in special if not section.text)
         implied: dict[str, tuple[str, ...]] = {}
         for form in formats:
             texts = tuple(section.open for section in form.sections if section.text and section in special)
             implied |= {section.close: texts for section in form.sections if not section.text and section in special}
-        strays = frozenset(section.close for section in special) | stops | empty
-        others = {section.close for section in special if section.text} | stops.union(ends_of_messages)
-        thoughts = frozenset(section.close for section in special if not section.text) - others
+        strays = frozenset(section.close for section in special) | stops
+        only_sections = frozenset(section.close for section in special) - stops.union(ends_of_messages)
         calls, values = left_over(formats)
         return cls(
             every=tuple(every),
             reasoning=lone,
             special=strays,
-            only_reasoning=thoughts,
-            empty=empty,
+            only_sections=only_sections,
+            stops=Markers([(stop, stop) for stop in sorted(stops)]),
             implied=implied,
             calls=calls,
             values=values,
@@ -486,8 +482,8 @@ class Scanners:
 
     def _make(self, *, first: bool, fresh: bool, closers: bool) -> Scanner:
         markers = list(self._openers)
-        if fresh:
-            markers += [(section.open, section) for section in self._sections if section.anchor is Anchor.ANYWHERE]
+        anywhere = [section for section in self._sections if section.anchor is Anchor.ANYWHERE]
+        markers += [(section.open, section) for section in anywhere if fresh or not section.text]
         if first:
             markers += [(section.open, section) for section in self._sections if section.anchor is Anchor.REPLY]
             if self._unmarked.expressions:
@@ -498,9 +494,9 @@ class Scanners:
         known = self._closers
         alone = frozenset(section.close for section in self._sections if section.alone)
         ends = frozenset(known.every) if closers else known.special | (known.reasoning if first else alone)
-        ends = ends - known.empty if fresh else ends | known.empty
         ends = ends.union(*known.implied.values()) if closers else ends
         markers += [(close, close) for close in sorted(ends) if close not in taken]
+        markers += [(opener, TextFinding.STRUCK) for opener in STRUCK[1:] if STRUCK[0] in known.special]
         left_over = without_prefixes(sorted(known.calls | known.values), (marker for marker, _ in markers))
         markers += [(close, close) for close in left_over]
         tags = without_prefixes(tags_of(known.calls | known.values), [marker for marker, _ in markers])

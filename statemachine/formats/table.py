@@ -146,6 +146,7 @@ TABLE = (
         close="<|im_end|>",
         closed=False,
         anchor=Anchor.LINE,
+        stops=("<|endofturn|>", "<|stop|>"),
         models="HyperCLOVA X",
     ),
     Format(
@@ -164,6 +165,7 @@ TABLE = (
         close="[/TOOL_CALLS]",
         closed=False,
         sections=(Section("[THINK]", "[/THINK]"),),
+        stops=("</s>",),
         models="Mistral, Ministral, Devstral, Magistral",
         about="Newer models write `[TOOL_CALLS]f[ARGS]{…}` once per call, sometimes with `[CALL_ID]…` before `[ARGS]`.",
     ),
@@ -282,6 +284,7 @@ TABLE = (
         variants=(Variant(ARRAY),),
         close="</tool_calls{:}>",
         alias_of="jamba",
+        stops=("<|eos|>",),
         models="Hunyuan A13B",
     ),
     Format(
@@ -331,6 +334,7 @@ TABLE = (
         openers=("<|tools_prefix|>",),
         variants=(Variant(Envelope(array=True, keyed=True)),),
         close="<|tools_suffix|>",
+        stops=("<|assistant_end|>",),
         lines=False,
         models="Apertus",
         about="Each object has a single key, the name of the tool; its value is the arguments.",
@@ -396,6 +400,7 @@ TABLE = (
         ),
         close="</longcat_tool_call>",
         sections=(Section("<longcat_think>", "</longcat_think>"),),
+        stops=("</longcat_s>",),
         models="LongCat",
         about="A name and marked keys, as in `glm45`, may also follow the opener.",
     ),
@@ -488,6 +493,7 @@ TABLE = (
         variants=(Variant(VERBATIM, NameRule()),),
         close="</function>",
         sections=(Section("<seed:think>", "</seed:think>"),),
+        stops=("<seed:eos>",),
         models="Seed-OSS",
         about="Values are taken verbatim, including their newlines.",
     ),
@@ -655,6 +661,7 @@ TABLE = (
             ),
         ),
         close="</steptml:invoke>",
+        stops=("<|EOT|>",),
         lines=False,
         models="Step 3",
     ),
@@ -665,6 +672,7 @@ TABLE = (
         openers=("<{ns}invoke{ }",),
         variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
+        stops=("<|endofresponse|>",),
         models="dots.llm",
         about="The wrapper or the tag may contain a JSON object.",
     ),
@@ -722,6 +730,7 @@ TABLE = (
                 anchor=Anchor.ANYWHERE,
             ),
         ),
+        stops=("<|end_of_msg|>",),
         lines=False,
         models="Kimi K3",
         about="A `json` block may contain all arguments as one JSON object.",
@@ -835,6 +844,7 @@ TABLE = (
         openers=("<start_function_call>{*}call:",),
         variants=(Variant(Expression(brackets="{}", other_brackets="()", assign=":", quote="<escape>")),),
         close="<end_function_call>",
+        stops=("<start_function_response>",),
         lines=False,
         models="FunctionGemma",
     ),
@@ -867,10 +877,13 @@ STOPS = (
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
+    "<|eom|>",
     "<|end|>",
     "<|endoftext|>",
     "<|end_of_text|>",
     "<|end_of_turn|>",
+    "<|end_of_sentence|>",
+    "[|endofturn|]",
     "<|eot|>",
     "<|return|>",
     "<|END_OF_TURN_TOKEN|>",
@@ -885,7 +898,12 @@ STOPS = (
     "<｜end▁of▁sentence｜>",
     "[EOS]",
     "[e~[",
+    "</s>",
 )
 """Special tokens that end a turn, which servers sometimes leave at the end of a reply."""
+STRUCK = ("</s>", "<s>", "<s{ }")
+"""The only one of these tokens that is a tag of HTML, and the openers of that tag. If the reply has shown one of them,
+the token is text.
+"""
 
 check_formats(dict(FORMATS))

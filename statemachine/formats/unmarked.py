@@ -29,6 +29,7 @@ class TextFinding(Enum):
     TICK = "a backtick"
     FENCE = "a code fence"
     TAG = "the opener of a call tag that opens no call"
+    STRUCK = "the opener of text that is struck out"
 
 
 @frozen

@@ -4,6 +4,7 @@ import re
 from collections.abc import Generator
 
 from statemachine.endings import find_closer
+from statemachine.formats.format import Section
 from statemachine.formats.markers import closers_of
 from statemachine.formats.openers import closers_of_call
 from statemachine.formats.scanner import MAX_NEWLINES, LinePlace
@@ -14,32 +15,49 @@ from statemachine.grammar.saying import emit_text, line_ends, scanner_of
 from statemachine.machine.candidate import Candidate
 from statemachine.machine.machine import INSIDE, START, Machine
 from statemachine.machine.states import Input
-from statemachine.stream.buffer import Grammar
+from statemachine.stream.buffer import Grammar, match_whitespace
 from statemachine.stream.emitter import Sink
 
+NO_OPENERS = frozenset((TextFinding.TICK, TextFinding.FENCE, TextFinding.TAG, TextFinding.STRUCK))
+"""Findings in text that open no call."""
 brackets = re.compile(r"[}\])]{1,4}+[ \t\r\n]{0,16}+").match
 
 # ---- in text
 
 
 def is_markup(machine: Machine, close: str, newlines: int, end: int) -> Generator[None, None, bool]:
-    """Return whether this closer, a special token, is markup: something that it closes is open, or the reply has ended.
+    """Return whether this closer, a special token, is markup: something that it closes is open, the reply has ended, or
+    another token that ends a turn follows it directly.
 
-    The first reasoning closer whose opener was not seen is markup too, if a newline precedes it, or if text or markup
-    follows it directly. (A token that the reply only mentions is followed by a blank or by punctuation.) A closer that
-    is not markup is emitted as text, unless more text is needed to decide.
+    The first closer of a section whose opener was not seen is markup too, if a newline precedes it, or if text or
+    markup follows it directly. (A token that the reply only mentions is followed by a blank or by punctuation.) After a
+    mention, each token that ends a turn is text.) A closer that is not markup is emitted as text, unless more text is needed to decide.
     """
     reader, frames, past = machine.reader, machine.frames, machine.text_state
     if machine.text_state.at_message_start or close in frames.wrappers or close in frames.reasoning:
         return True
-    rest = reader.text[reader.at + end :]
-    if rest.strip():
-        if close in machine.tables.closers.only_reasoning - past.shown_closers and (
-            newlines or may_follow_reasoning(rest[0])
+    known = machine.tables.closers
+    if close in known.stops.values and not past.shown_closers.isdisjoint(known.stops.values):
+        emit_text(machine, end)
+        return False
+    found = match_whitespace(reader.text, reader.at + end)
+    begin = found.end() if found else reader.at + end
+    if begin < len(reader.text) or begin - reader.at - end > MAX_NEWLINES:
+        adjacent = not reader.text[reader.at + end : begin].strip("\r\n")
+        stop = known.stops.match(reader.text, begin) if adjacent else None
+        if stop is not None and not stop.lastindex and not reader.ended:
+            yield from reader.more()
+            return False
+        if stop is not None:
+            return True
+        if close in known.only_sections - past.shown_closers and (
+            newlines or may_follow_marker(reader.text[reader.at + end])
         ):
             past.shown_closers.add(close)
             past.at_message_start = True
             return True
+        if close in known.stops.values:
+            past.shown_closers.add(close)
         emit_text(machine, end)
     elif reader.ended:
         return True
@@ -48,9 +66,30 @@ def is_markup(machine: Machine, close: str, newlines: int, end: int) -> Generato
     return False
 
 
-def may_follow_reasoning(char: str) -> bool:
-    """Return whether text or markup that begins with this character may directly follow the end of reasoning."""
+def may_follow_marker(char: str) -> bool:
+    """Return whether text or markup that begins with this character may directly follow a marker that is not only
+    mentioned.
+    """
     return char.isalnum() or char in "\r\n<[{"
+
+
+def opens_after_text(machine: Machine, section: Section, end: int) -> Generator[None, None, bool | None]:
+    """Return whether this opener, a special token after text, opens a section: text, markup or the section's closer
+    follows it. Return None if more text was needed, so that the opener has to be examined again.
+    """
+    reader = machine.reader
+    begin = reader.at + end
+    if begin < len(reader.text) and may_follow_marker(reader.text[begin]):
+        return True
+    found = match_whitespace(reader.text, begin)
+    after = found.end() if found else begin
+    closer = closers_of((section.close,)).match(reader.text, after)
+    if (closer is None and after < len(reader.text)) or after - begin > MAX_NEWLINES:
+        return False
+    if reader.ended or (closer is not None and closer.lastindex):
+        return True
+    yield
+    return None
 
 
 def read_in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
@@ -82,11 +121,14 @@ def read_in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
         end -= newlines
     reader.sink = Sink.SYNTAX
     reader.take(end)
+    if reader.ended and special and reader.text[reader.at :].isspace():
+        reader.take(len(reader.text) - reader.at)
     reader.sink = frames.top.sink
     past.place = LinePlace.COLON if not wraps and close in closers.reasoning else INSIDE
     if wraps:
         frames.close_wrapper(close)
         past.at_message_start = past.at_message_start or special
+    if wraps or close in closers.stops.values:
         frames.apply(Input.UNWRAP)
     return True
 
@@ -228,7 +270,7 @@ def read_newlines_after(machine: Machine) -> Grammar:
     value = (
         markers.values[found.lastindex - 1] if found is not None and found.lastindex is not None else TextFinding.TICK
     )
-    opens = value is not TextFinding.TICK and value is not TextFinding.FENCE and value is not TextFinding.TAG
+    opens = value not in NO_OPENERS
     opens = opens and not (isinstance(value, str) and may_be_left_over(machine, value))
     past.place = START if length else INSIDE
     if length and (opens or not past.text_seen):

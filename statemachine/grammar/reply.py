@@ -5,8 +5,10 @@ broken), `Overflow` (an object without a marker becomes text) and `EndOfText` (n
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from statemachine import endings
+from statemachine.formats.markers import Markers, closers_of
 from statemachine.grammar import closers, fences, objects, reasoning, text
 from statemachine.grammar.saying import line_ends
 from statemachine.machine.machine import INSIDE, START, Machine
@@ -208,11 +210,13 @@ def end_in_text(machine: Machine) -> None:
     """End the text outside a call, or inside a candidate that has not been committed."""
     reader, frames = machine.reader, machine.frames
     sink = frames.top.sink
-    cut_off = not machine.stopped and is_begun_call(machine)
+    cut_off = not machine.stopped and is_begun_marker(machine)
     spoilt = cut_off or (frames.state is State.CANDIDATE and should_discard(machine))
     if spoilt:
         reader.emitter.set_discard_reason("cut_off" if cut_off else "rejected")
-    if cut_off and frames.state is State.TEXT:
+    if cut_off and frames.state is State.MESSAGE:
+        frames.apply(Input.END)
+    if cut_off and frames.state is not State.CANDIDATE:
         machine.open_candidate()
         reader.take(len(reader.text) - reader.at)
     if frames.state is State.CANDIDATE:
@@ -226,19 +230,18 @@ def end_in_text(machine: Machine) -> None:
     reader.take(len(reader.text) - reader.at)
 
 
-def is_begun_call(machine: Machine) -> bool:
-    """Return whether the unread text, or the candidate, is the beginning of a call with a marker: part of an opener, or
-    an opener and more text.
-    """
-    candidate, reader, tables = machine.candidate, machine.reader, machine.tables
-    if machine.frames.state is State.CANDIDATE:
+def is_begun_marker(machine: Machine) -> bool:
+    """Return whether the candidate is the beginning of a call with a marker, or the unread text is part of a marker."""
+    candidate, reader, frames, tables = machine.candidate, machine.reader, machine.frames, machine.tables
+    if frames.state is State.CANDIDATE:
         return candidate.marked and not candidate.in_fence
-    if machine.frames.state is not State.TEXT:
-        return False
     text = reader.text[reader.at :].lstrip("\r\n")
     if len(text) < MIN_OPENER or text[0] in NO_OPENER or text[0].isalnum():
         return False
-    return any(
-        found is not None and found.lastindex is None
-        for found in (tables.opening.match(text, 0), tables.line.match(text, 0))
-    )
+    if frames.state is State.TEXT:
+        sets: tuple[Markers[Any], ...] = (tables.opening, tables.line, tables.special)
+    elif frames.state in (State.REASONING, State.MESSAGE):
+        sets = (closers_of(frames.top.closers),)
+    else:
+        return False
+    return any((found := markers.match(text, 0)) is not None and found.lastindex is None for markers in sets)

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from statemachine.formats.format import Anchor, Section
 from statemachine.formats.markers import Markers
 from statemachine.formats.scanner import MAX_NEWLINES, TICK, LinePlace, Marked, Scanner
+from statemachine.formats.table import STRUCK
 from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar import call, closers, code, fences, lines
 from statemachine.grammar.left_over import may_be_left_over, read_left_over
@@ -173,6 +174,10 @@ def read_marker(machine: Machine, value: Marked, newlines: int, end: int) -> Gen
         machine.text_state.call_markup_shown = True
         emit_text(machine, newlines + 1)
         return False
+    if value is TextFinding.STRUCK:
+        machine.text_state.shown_closers.add(STRUCK[0])
+        emit_text(machine, newlines + 1)
+        return False
     # A string is a closer. The tests come in this order: a call closer without an opener, a special token that closes
     # nothing, a reasoning closer without an opener. Any other closer closes the frame around it, or is text.
     if isinstance(value, str):
@@ -188,7 +193,13 @@ def read_marker(machine: Machine, value: Marked, newlines: int, end: int) -> Gen
             return False
         return closers.read_in_text(machine, value, newlines, end)
     if isinstance(value, Section):
-        if machine.frames.reasoning or (machine.text_state.text_seen and value.anchor is Anchor.REPLY):
+        shown = machine.frames.reasoning or (machine.text_state.text_seen and value.anchor is Anchor.REPLY)
+        if not shown and not machine.text_state.at_message_start:
+            opens = yield from closers.opens_after_text(machine, value, end)
+            if opens is None:
+                return False
+            shown = not opens
+        if shown:
             machine.text_state.shown_closers.add(value.close)
             emit_text(machine, newlines + 1)
             return False
