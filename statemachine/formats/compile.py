@@ -7,9 +7,11 @@ both in text.
 from collections.abc import Iterable
 from functools import lru_cache
 
-from statemachine.formats.format import Anchor, Format, check_formats
+from attrs import evolve
+
+from statemachine.formats.format import Anchor, Format, MessageBody, check_formats
 from statemachine.formats.markers import Markers
-from statemachine.formats.openers import tree_of
+from statemachine.formats.openers import Opener, tree_of
 from statemachine.formats.scanner import TICK, Closers, Marked, Scanners
 from statemachine.formats.table import DEFAULT, FORMATS, REASONING
 from statemachine.formats.unmarked import Fences, TextFinding, Unmarked
@@ -20,6 +22,7 @@ class FormatTables:
 
     __slots__ = (
         "closers",
+        "continued",
         "fences",
         "formats",
         "left_over",
@@ -36,16 +39,24 @@ class FormatTables:
 
     def __init__(self, formats: tuple[Format, ...], tools: tuple[str, ...]) -> None:
         self.formats = formats
-        openers = tree_of(formats, tools)
+        # Without tools, no format is read, but a model still writes its messages, and its reasoning between its special
+        # tokens.
+        native = formats or tuple(FORMATS[name] for name in DEFAULT)
+        openers = tree_of(formats or messages_of(native), tools)
+        self.continued: Markers[Opener] = Markers(continued_messages(native).items())
+        """Beginnings of headers whose opener is in the prompt."""
         self.wrappers = {opener.close: opener for opener in openers.values() if opener.close}
         """Closer of a wrapper → its opener."""
         self.only_calls = frozenset(opener.close for opener in openers.values() if opener.only_calls)
         """Closers of wrappers in which other text than calls is noise."""
         self.unmarked = Unmarked.of(formats)
         self.fences = Fences.of(formats)
-        # Without tools, no format is read, but a model still writes its reasoning between its special tokens.
-        native = formats or tuple(FORMATS[name] for name in DEFAULT)
-        spans = [section for form in native for section in form.sections if formats or not section.text or section.anchor is Anchor.ANYWHERE]
+        spans = [
+            section
+            for form in native
+            for section in form.sections
+            if formats or not section.text or section.anchor is Anchor.ANYWHERE
+        ]
         sections = tuple(dict.fromkeys((*REASONING, *spans)))
         self.closers = Closers.of(formats, sections, native)
         self.left_over: Markers[str] = Markers(
@@ -97,6 +108,26 @@ class FormatTables:
             markers.match("", 0)
         for run in self.plain_fences:
             run.compile()
+
+
+def messages_of(formats: Iterable[Format]) -> tuple[Format, ...]:
+    """Return what remains of the formats whose replies consist of messages if nothing is a call."""
+    found = []
+    for form in formats:
+        variants = tuple(variant for variant in form.variants if isinstance(variant.body, MessageBody))
+        if variants:
+            found.append(evolve(form, variants=variants, wrappers=()))
+    return tuple(found)
+
+
+def continued_messages(formats: Iterable[Format]) -> dict[str, Opener]:
+    """Return the openers for headers that begin with the recipient, because the prompt contains the actual opener."""
+    found: dict[str, Opener] = {}
+    for form in messages_of(formats):
+        for variant in form.variants:
+            if isinstance(variant.body, MessageBody) and variant.body.recipient:
+                found.setdefault(variant.body.recipient, Opener(variant.body.recipient)).add(form, variant)
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -361,11 +361,12 @@ class Closers:
 
     @classmethod
     def of(cls, formats: Sequence[Format], sections: Sequence[Section], native: Sequence[Format]) -> "Closers":
-        """Return the closers of these formats and sections. `native` are the formats whose turns may end here."""
+        """Return the closers of these formats and sections. `native` are the formats of the models."""
         every: dict[str, None] = {}
         ends_of_messages: set[str] = set()
         for form in formats:
             every.update((close, None) for _, close in form.wrappers)
+        for form in native:
             for variant in form.variants:
                 if isinstance(variant.body, MessageBody):
                     every.update((end, None) for end in variant.body.ends)
@@ -376,7 +377,7 @@ class Closers:
         lone = frozenset(section.close for section in sections if not section.text)
         special = [section for section in sections if section.anchor is Anchor.ANYWHERE]
         implied: dict[str, tuple[str, ...]] = {}
-        for form in formats:
+        for form in native:
             texts = tuple(section.open for section in form.sections if section.text and section in special)
             implied |= {section.close: texts for section in form.sections if not section.text and section in special}
         strays = frozenset(section.close for section in special) | stops

@@ -757,10 +757,6 @@ TABLE = (
             ),
         ),
         close="</atem:invoke>",
-        sections=(
-            Section("to=self<|message|>", "<|eom|>"),
-            Section("to=user<|message|>", "<|eot|>", text=True),
-        ),
         models="Muse",
     ),
     Format(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Mapping
 from re import Match
 
 from statemachine.formats.markers import Markers
+from statemachine.formats.openers import Opener
 from statemachine.formats.scanner import FENCE_IN_LINE, ITEM, ITEM_BEGUN, TICK, LinePlace, Marked
 from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar import call, fences
@@ -13,12 +14,18 @@ from statemachine.machine.machine import INSIDE, START, Machine
 
 CODE_INDENT = 4
 TILDE = "~"
+MAX_BLANKS = 16
+"""Maximum number of blanks before a header that begins with its recipient."""
 BEGIN_QUOTES = frozenset(">-*+0123456789")
 """First characters of lines that may contain a block quote."""
 item_begins = re.compile(ITEM_BEGUN).match
 indentation_begun = re.compile(r"\n([ \t]++)\Z").match
 quote_in_item = re.compile(rf"(?:{ITEM})++>").match
 fence_in_item = re.compile(rf"(?:{ITEM})++(?=~|{FENCE_IN_LINE})").match
+recipient_follows = re.compile(
+    r"[\w.:/-]{1,128}+(?:<?\Z|( ?<\|)| (?:<?\Z|[a-z]{1,16}+(?:<?\Z|( ?<\|)| <?\Z)))|\Z"
+).match
+"""Matches the rest of a recipient, and the beginning of the next token of its header. A group matches if there is one."""
 ITEM_PLACES = (LinePlace.ITEM, LinePlace.ITEM_MARK, LinePlace.ITEM_DIGITS, LinePlace.ITEM_MARK)
 """Places at the end of the text after `item_begins` has matched, in the order of its groups."""
 INDENT_COLUMNS: Mapping[LinePlace, int] = {
@@ -52,6 +59,15 @@ def read(machine: Machine) -> Generator[None, None, bool]:
         newlines = run.end() - at if run else 0
         begin = at + newlines
         char = text[begin : begin + 1]
+        if char and not newlines and not past.text_seen and past.at_message_start and not machine.frames.reasoning:
+            opener, blank = yield from continued_header(machine)
+            if opener is not None:
+                machine.open_candidate()
+                reader.take(blank)
+                yield from call.read(machine, opener, len(opener.literal))
+                return True
+            if reader.text is not text:
+                continue
         if not char or (char == "\r" and begin + 1 == len(text) and not reader.ended):
             if newlines:
                 return False
@@ -93,6 +109,25 @@ def read(machine: Machine) -> Generator[None, None, bool]:
                     reader.take(newlines)
                 yield from call.read(machine, value, length - newlines)
                 return True
+
+
+def continued_header(machine: Machine) -> Generator[None, None, tuple[Opener | None, int]]:
+    """Return the opener of a header that begins with its recipient, as it does if the prompt ends with the opener of the
+    message, and the length of the blanks before it. The opener is None if no such header begins here.
+    """
+    reader = machine.reader
+    while True:
+        after = blanks(reader.text, reader.at)
+        begin = after.end() if after else reader.at
+        found = machine.tables.continued.match(reader.text, begin)
+        if (found is None and (begin < len(reader.text) or reader.ended)) or begin - reader.at > MAX_BLANKS:
+            return None, 0
+        rest = recipient_follows(reader.text, found.end()) if found is not None and found.lastindex else found
+        if reader.ended or (found is not None and found.lastindex and (rest is None or rest.lastindex)):
+            opens = found is not None and found.lastindex and rest is not None and rest.lastindex
+            opener = machine.tables.continued.values[found.lastindex - 1] if found is not None and opens else None
+            return opener, begin - reader.at
+        yield
 
 
 def code_may_be_indented(machine: Machine) -> bool:

@@ -46,7 +46,11 @@ class OpenedReasoning:
         before, self._parser = self._parser, self._new_parser("")
         waits = self._parser.feed(self._text) if self._silent else before.close("broken")
         self._end()
-        return waits
+        # The text continues elsewhere, so its end is no cut: what looked like part of a closer is reasoning.
+        return [
+            REASONING(event.text) if isinstance(event, statemachine.Discarded) and event.reason == "cut_off" else event
+            for event in waits
+        ]
 
     @property
     def in_call(self) -> bool:

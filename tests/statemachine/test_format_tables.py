@@ -116,7 +116,6 @@ def test_reasoning_spans() -> None:
         "<|channel>{*}<|channel>thought": "<channel|>",
         "<|content_thinking|>": "<|end_message|>",
         "<|message_model|>{*}<|content_thinking|>": "<|end_message|>",
-        "to=self<|message|>": "<|eom|>",
         "<|think|>": "<|end|>",
         "<|begin|>assistant{*}<|think|>": "<|end|>",
         "<|open|>think<|sep|>": "<|close|>think<|sep|>",
