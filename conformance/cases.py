@@ -167,7 +167,7 @@ def read_settings(block: str) -> dict[str, Json]:
             case "unknown" | "in_fences" | "names" | "flattened":
                 options[key] = value
             case "calls_in_reasoning":
-                options[key] = value == "true"
+                options[key] = value == "true" if value in ("true", "false") else value.split(", ")
             case _:
                 raise ValueError(f"unknown setting: {line!r}")
     return found | {"options": options}

@@ -8,7 +8,7 @@ Events are mutable, slotted and created in large numbers: treat them as values a
 frequent events, `Parser.feed` bypasses `__init__` and sets the fields directly.
 """
 
-from attrs import define
+from attrs import define, field
 
 
 @define(weakref_slot=False)
@@ -35,6 +35,8 @@ class CallStart:
     """Id found in the text, if any."""
     format: str
     """Name of the format in `formats.FORMATS`."""
+    in_reasoning: bool = field(default=False, repr=False)
+    """Whether the call is inside reasoning."""
 
 
 @define(weakref_slot=False)

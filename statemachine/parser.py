@@ -14,7 +14,7 @@ from attrs import evolve
 
 from statemachine.call import Call
 from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
-from statemachine.formats.compile import resolve_formats, tables_of
+from statemachine.formats.compile import openers_of_all, resolve_formats, tables_of
 from statemachine.formats.format import Format
 from statemachine.formats.table import DEFAULT, FORMATS
 from statemachine.grammar import reply
@@ -49,7 +49,8 @@ class Parser:
         malformed: how to treat text that begins with a call's marker but cannot be read as a call: "text" or "discard",
             which discards it through its closer or, without one, to the end of the line.
         in_fences: "calls" to look for calls anywhere in code fences; "text" to look only at the beginning of a fence.
-        calls_in_reasoning: whether to look for calls inside reasoning.
+        calls_in_reasoning: whether to look for calls inside reasoning; or the names of the formats whose markers count
+            there.
         names: which names that are not exactly those of a tool are repaired if only one tool fits: "spelling" for
             differences in case, separators and namespace prefixes; "edit" to also allow one letter to differ.
         flattened: "nest" to nest arguments that are written outside the object that they belong to; "keep" to leave
@@ -73,7 +74,7 @@ class Parser:
         unknown: str = "text",
         malformed: str = "text",
         in_fences: str = "text",
-        calls_in_reasoning: bool = False,
+        calls_in_reasoning: bool | Iterable[str] = False,
         names: str = "spelling",
         flattened: str = "nest",
         limits: Limits | None = None,
@@ -83,7 +84,8 @@ class Parser:
             unknown=Sink.DISCARD if is_second_of("unknown", unknown, "text", "discard") else Sink.TEXT,
             discard_malformed=is_second_of("malformed", malformed, "text", "discard"),
             fence_calls=is_second_of("in_fences", in_fences, "text", "calls"),
-            calls_in_reasoning=calls_in_reasoning,
+            calls_in_reasoning=bool(calls_in_reasoning),
+            openers_in_reasoning=None if isinstance(calls_in_reasoning, bool) else openers_of_all(calls_in_reasoning),
             nest=not is_second_of("flattened", flattened, "nest", "keep"),
         )
         edits = is_second_of("names", names, "spelling", "edit")

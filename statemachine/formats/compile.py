@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from attrs import evolve
 
-from statemachine.formats.format import Anchor, Format, MessageBody, check_formats
+from statemachine.formats.format import Anchor, Format, MessageBody, check_formats, openers_of
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Opener, tree_of
 from statemachine.formats.scanner import TICK, Closers, Marked, Scanners
@@ -156,6 +156,17 @@ def resolve_formats(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], t
     if others:
         check_formats({**{name: FORMATS[name] for name in names}, **{form.name: form for form in others}})
     return names, tuple(sorted(others, key=lambda form: form.name))
+
+
+def openers_of_all(names: Iterable[str]) -> frozenset[str]:
+    """Return the openers of calls, and of the wrappers around them, in these formats.
+
+    Raises:
+        ValueError: a format is unknown.
+    """
+    forms = [FORMATS[name] for name in resolve_formats(names)[0]]
+    calls = (opener for form in forms for variant in form.variants for opener in openers_of(form, variant))
+    return frozenset((*calls, *(opener for form in forms for opener, _ in form.wrappers)))
 
 
 def precompile(formats: Iterable[str | Format] | None = None) -> None:

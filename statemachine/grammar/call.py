@@ -29,6 +29,9 @@ fence_line = re.compile(
 def read(machine: Machine, value: Marked, length: int) -> Grammar:
     """Read a call whose opener begins here and has this length."""
     reader, candidate = machine.reader, machine.candidate
+    if machine.frames.reasoning and not counts_in_reasoning(machine, value):
+        reader.take(1)
+        raise Mismatch
     if value is TextFinding.BARE:
         machine.set_marked(False)
         yield from read_envelope(machine, scanner_of(machine).keys[reader.text[reader.at]])
@@ -41,6 +44,12 @@ def read(machine: Machine, value: Marked, length: int) -> Grammar:
         yield from read_body(machine, opener, text, start)
     else:
         raise Mismatch
+
+
+def counts_in_reasoning(machine: Machine, value: Marked) -> bool:
+    """Return whether a call that begins with this marker counts although it is inside reasoning."""
+    openers = machine.options.openers_in_reasoning
+    return openers is None or (isinstance(value, Opener) and value.literal in openers)
 
 
 def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[None, None, tuple[Opener, str, int]]:

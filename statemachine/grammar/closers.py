@@ -30,8 +30,9 @@ def is_markup(machine: Machine, close: str, newlines: int, end: int) -> Generato
     another token that ends a turn follows it directly.
 
     The first closer of a section whose opener was not seen is markup too, if a newline precedes it, or if text or
-    markup follows it directly. (A token that the reply only mentions is followed by a blank or by punctuation.) After a
-    mention, each token that ends a turn is text.) A closer that is not markup is emitted as text, unless more text is needed to decide.
+    markup follows it directly. (A token that the reply only mentions is followed by a blank or by punctuation. After a
+    mention, each token that ends a turn is text.) A closer that is not markup is emitted as text, unless more text is
+    needed to decide.
     """
     reader, frames, past = machine.reader, machine.frames, machine.text_state
     if machine.text_state.at_message_start or close in frames.wrappers or close in frames.reasoning:

@@ -299,7 +299,8 @@ def read_first(machine: Machine, info: str) -> Grammar:
     shown = past.text_seen and not announced
     if not past.text_seen:
         machine.candidate.info = info
-    if shown and info not in JSON_INFOS:
+    considered = machine.frames.reasoning and machine.options.openers_in_reasoning is not None
+    if considered or (shown and info not in JSON_INFOS):
         machine.set_marked(False)
         raise Mismatch
     machine.set_marked(info in fences.infos)

@@ -25,7 +25,7 @@ fence_in_item = re.compile(rf"(?:{ITEM})++(?=~|{FENCE_IN_LINE})").match
 recipient_follows = re.compile(
     r"[\w.:/-]{1,128}+(?:<?\Z|( ?<\|)| (?:<?\Z|[a-z]{1,16}+(?:<?\Z|( ?<\|)| <?\Z)))|\Z"
 ).match
-"""Matches the rest of a recipient, and the beginning of the next token of its header. A group matches if there is one."""
+"""Matches the rest of a recipient, and the beginning of the next token of its header (a group) or of the text."""
 ITEM_PLACES = (LinePlace.ITEM, LinePlace.ITEM_MARK, LinePlace.ITEM_DIGITS, LinePlace.ITEM_MARK)
 """Places at the end of the text after `item_begins` has matched, in the order of its groups."""
 INDENT_COLUMNS: Mapping[LinePlace, int] = {
@@ -112,21 +112,24 @@ def read(machine: Machine) -> Generator[None, None, bool]:
 
 
 def continued_header(machine: Machine) -> Generator[None, None, tuple[Opener | None, int]]:
-    """Return the opener of a header that begins with its recipient, as it does if the prompt ends with the opener of the
-    message, and the length of the blanks before it. The opener is None if no such header begins here.
+    """Return the opener of a header that begins with its recipient, because the prompt ends with the message's opener,
+    and the length of the blanks before it. The opener is None if no such header begins here.
     """
     reader = machine.reader
     while True:
         after = blanks(reader.text, reader.at)
         begin = after.end() if after else reader.at
         found = machine.tables.continued.match(reader.text, begin)
-        if (found is None and (begin < len(reader.text) or reader.ended)) or begin - reader.at > MAX_BLANKS:
+        if found is None and begin < len(reader.text):
             return None, 0
-        rest = recipient_follows(reader.text, found.end()) if found is not None and found.lastindex else found
-        if reader.ended or (found is not None and found.lastindex and (rest is None or rest.lastindex)):
-            opens = found is not None and found.lastindex and rest is not None and rest.lastindex
-            opener = machine.tables.continued.values[found.lastindex - 1] if found is not None and opens else None
-            return opener, begin - reader.at
+        if found is not None and found.lastindex is not None:
+            rest = recipient_follows(reader.text, found.end())
+            if rest is None:
+                return None, 0
+            if rest.lastindex is not None:
+                return machine.tables.continued.values[found.lastindex - 1], begin - reader.at
+        if reader.ended or begin - reader.at > MAX_BLANKS:
+            return None, 0
         yield
 
 

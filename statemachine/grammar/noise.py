@@ -8,7 +8,6 @@ Without such a marker it is text, because models also forget the wrapper's close
 from collections.abc import Generator
 
 from statemachine.formats.openers import Opener
-from statemachine.formats.scanner import Marked
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import match_whitespace
 from statemachine.stream.emitter import Sink
@@ -18,7 +17,7 @@ MAX_NOISE = 1024
 """Maximum number of characters to buffer because they may be noise."""
 
 
-def marker_after_noise(machine: Machine) -> Generator[None, None, tuple[int, Marked | None, int]]:
+def marker_after_noise(machine: Machine) -> Generator[None, None, tuple[int, str | Opener | None, int]]:
     """Find the next opener of a call, section or wrapper, or a closer. Return its offset, what it is, and its length.
 
     Return None as the marker if none follows within `MAX_NOISE` characters; at the end of the reply, the offset is then

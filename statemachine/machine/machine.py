@@ -49,6 +49,8 @@ class MachineOptions:
     fence_calls: bool
     """Whether to look for calls anywhere inside code fences, not only at their beginning."""
     calls_in_reasoning: bool
+    openers_in_reasoning: frozenset[str] | None = None
+    """Openers that end reasoning that is open; None if every call in reasoning counts."""
     nest: bool = True
     """Whether arguments that are written outside the object that they belong to are nested in it."""
 
@@ -225,7 +227,7 @@ class Machine:
         emitter.index += 1
         reader.remaining = self.limits.arguments
         form = candidate.format.name if candidate.format else ""
-        emitter.emit(CallStart(emitter.index, candidate.name or "", candidate.id, form))
+        emitter.emit(CallStart(emitter.index, candidate.name or "", candidate.id, form, bool(self.frames.reasoning)))
         reader.target = True
         arguments = candidate.arguments
         for piece in arguments.queued:

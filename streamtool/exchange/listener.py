@@ -26,7 +26,7 @@ class ParserOptions:
     unknown: str
     malformed: str
     in_fences: str
-    calls_in_reasoning: bool
+    calls_in_reasoning: bool | tuple[str, ...]
     limits: statemachine.Limits
     names: str = "spelling"
     flattened: str = "nest"

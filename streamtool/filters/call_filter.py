@@ -14,7 +14,7 @@ from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallEnd, ReplyCallSt
 from streamtool.filters.call_ids import CallIds
 from streamtool.filters.choice_state import ChoiceState, Tally
 from streamtool.filters.open_call import OpenCall
-from streamtool.filters.repeated_calls import CallHistory, DeliveredCall
+from streamtool.filters.repeated_calls import CallHistory, DeliveredCall, Source
 from streamtool.filters.text_filter import TextFilter
 from streamtool.forcing.rules import Rules
 from streamtool.policy.evidence import CheckedArguments, UnreadCall
@@ -85,7 +85,7 @@ class CallFilter:
     @property
     def open_natively(self) -> bool:
         """Whether the open call was sent as a call rather than as text."""
-        return self._open is not None and self._open.native
+        return self._open is not None and self._open.source == "native"
 
     @property
     def open_id(self) -> str | None:
@@ -116,18 +116,16 @@ class CallFilter:
         call_id: str | None,
         out: list[ReplyEvent],
         *,
-        native: bool = False,
+        source: Source = "text",
         signature: str | None = None,
     ) -> None:
-        """Begin a call. `native` means that the upstream sent it as a call rather than as text, possibly with a
-        `signature`.
-        """
+        """Begin a call. A native call may have a `signature`."""
         if self._open is not None:
             self.end(out, complete=False)
         self._text.fabricated.release(out)
         rules = self._rules
         name = rules.tools.aliases.get(name, name)
-        trusted = native and rules.native
+        trusted = source == "native" and rules.native
         if not trusted and (rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools.schemas)):
             self._state.disallowed += 1
             self._tally.discard(name, self._discard_reason)
@@ -135,9 +133,9 @@ class CallFilter:
                 self.handle_unreadable("", "unknown", out)
                 self._state.unknown_native = True
             return
-        suspects = self._history.suspects(name, native=native)
+        suspects = self._history.suspects(name, source)
         self._open = call = OpenCall(
-            rules, self._ids.take(call_id), name, native=native, signature=signature, suspects=suspects
+            rules, self._ids.take(call_id), name, source, signature=signature, suspects=suspects
         )
         if not (call.buffered or suspects):
             self._commit(call, out)
@@ -231,7 +229,7 @@ class CallFilter:
             self._emit(text, out)
         out.append(ReplyCallEnd(self._choice, self.index, complete))
         if complete and len(self.sent) < _MAX_PIECES:
-            self._history.add(DeliveredCall(call.name, "".join(self.sent), call.native))
+            self._history.add(DeliveredCall(call.name, "".join(self.sent), call.source))
             self.sent.clear()
 
     def _emit(self, text: str, out: list[ReplyEvent]) -> None:
@@ -253,7 +251,7 @@ class CallFilter:
         """Drop a call that repeats an earlier one, and return whether it does. A call that the model keeps repeating
         ends the reply.
         """
-        this = DeliveredCall(call.name, text, call.native)
+        this = DeliveredCall(call.name, text, call.source)
         found = next((suspect for suspect in call.suspects if suspect.earlier.equals(this)), None)
         if found is None:
             return False

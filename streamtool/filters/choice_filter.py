@@ -298,7 +298,7 @@ class ChoiceFilter:
                     if not in_call:
                         self._parser = self._new_parser()
                         self._end_opened_reasoning(out)
-                    self._calls.begin(name, call_id, out, native=True, signature=signature)
+                    self._calls.begin(name, call_id, out, source="native", signature=signature)
             case ReplyArgumentsDelta(text=text):
                 self._calls.feed(text, out)
                 return
@@ -333,9 +333,9 @@ class ChoiceFilter:
                     self._text.feed(ReplyTextDelta(self.choice, text), out)
                 case ArgumentsDelta(text=text):
                     self._calls.feed(text, out)
-                case CallStart(name=name, id=call_id, format=format_):
+                case CallStart(name=name, id=call_id, format=format_, in_reasoning=in_reasoning):
                     self.tally.count_call(format_)
-                    self._calls.begin(name, call_id, out)
+                    self._calls.begin(name, call_id, out, source="reasoning" if in_reasoning else "text")
                     if type(event) is RepeatedCallStart and self._calls.open_id is not None:
                         self.tally.repeated.append(self._calls.open_id)
                 case CallEnd(complete=complete, repairs=repairs):

@@ -10,7 +10,7 @@ from typing import Final
 
 from statemachine import ArgumentsDelta, CallEnd, Discarded, Event, Parser, TextDelta
 from streamtool.filters.raw_input import RawInput
-from streamtool.filters.repeated_calls import Suspect
+from streamtool.filters.repeated_calls import Source, Suspect
 from streamtool.forcing.rules import Rules
 from streamtool.schemas.validator import InvalidArguments, Validator
 
@@ -86,9 +86,9 @@ class OpenCall:
         "id",
         "malformed",
         "name",
-        "native",
         "repairs",
         "signature",
+        "source",
         "suspects",
     )
 
@@ -97,15 +97,15 @@ class OpenCall:
         rules: Rules,
         id: str,
         name: str,
+        source: Source,
         *,
-        native: bool,
         signature: str | None = None,
         suspects: Sequence[Suspect] = (),
     ) -> None:
         self._schema = rules.tools.schemas.get(name)
         self.id = id
         self.name = name
-        self.native = native
+        self.source = source
         self.signature = signature
         self.suspects = suspects
         """Comparisons with earlier calls that this call may still repeat."""
@@ -116,7 +116,7 @@ class OpenCall:
         self.buffered_size = 0
         """Number of buffered characters."""
         self._raw = RawInput() if name in rules.tools.custom else None
-        self._native = NativeArguments() if native and self._raw is None else None
+        self._native = NativeArguments() if source == "native" and self._raw is None else None
         self.repairs: tuple[str, ...] = ()
         self.malformed = 0
         """Number of characters in a native call that were not part of its arguments."""

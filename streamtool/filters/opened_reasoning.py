@@ -46,7 +46,7 @@ class OpenedReasoning:
         before, self._parser = self._parser, self._new_parser("")
         waits = self._parser.feed(self._text) if self._silent else before.close("broken")
         self._end()
-        # The text continues elsewhere, so its end is no cut: what looked like part of a closer is reasoning.
+        # The text continues elsewhere, so it is not cut off: an apparent part of a closer is reasoning.
         return [
             REASONING(event.text) if isinstance(event, statemachine.Discarded) and event.reason == "cut_off" else event
             for event in waits

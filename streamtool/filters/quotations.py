@@ -116,7 +116,7 @@ class _BufferedCall:
         """Mark the call as one that no user has written."""
         start = self.events[0]
         if isinstance(start, CallStart):
-            self.events[0] = RepeatedCallStart(start.index, start.name, start.id, start.format)
+            self.events[0] = RepeatedCallStart(start.index, start.name, start.id, start.format, start.in_reasoning)
 
     def begin(self, event: CallStart, source: str) -> bool:
         """Begin the call with this text. Return whether the text occurs in the sources."""

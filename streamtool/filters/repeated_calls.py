@@ -1,7 +1,7 @@
 """Comparison of a reply's calls with each other: calls that were sent twice, and calls that the model keeps repeating.
 
-- An upstream may send a call as text and natively. Both are the same call, so only the first of them is delivered. Two
-  equal calls from the same source are two calls.
+- An upstream may send a call as text and natively, and a model may write a call in its reasoning and again after it.
+  Both are the same call, so only the first of them is delivered. Two equal calls from the same source are two calls.
 - A model may write the same call, or the same sequence of calls, until its tokens run out. Equal calls may be intended,
   so the first repetitions are delivered; the reply ends at the one that completes the setting's number.
 
@@ -12,19 +12,22 @@ order of an object's members make no difference.
 import re
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
 from attrs import define, field
 
 from streamtool.core.json_value import Json
 from streamtool.protocols.shared import wire
 
+Source = Literal["text", "native", "reasoning"]
+"""Where a call comes from: the text, the upstream's own calls, or the reasoning in the text."""
+SOURCES: Final[tuple[Source, ...]] = ("text", "native", "reasoning")
 _MAX_PERIOD: Final = 8
 """Maximum number of calls in a sequence that is recognized when the model repeats it."""
 _MAX_TIMES: Final = 1000
 """Maximum number of repetitions to count. With a higher limit, the reply never ends because of them."""
 _MAX_COMPARED: Final = 32
-"""Maximum number of calls from the other source to compare a call with, beginning with the oldest."""
+"""Maximum number of calls from other sources to compare a call with, beginning with the oldest."""
 _token = re.compile(r"""[{}\[\]"]|[^\s{}\[\]",:]+""").search
 _whole_characters = re.compile(
     r"(?:[^\\]+|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB]..\\u[0-9a-fA-F]{4})*+"
@@ -39,8 +42,7 @@ class DeliveredCall:
 
     name: str
     arguments: str
-    native: bool
-    """Whether the upstream sent it as a call rather than as text."""
+    source: Source
     _canonical: str | None = field(default=None, init=False)
 
     @property
@@ -64,23 +66,23 @@ class CallHistory:
         self._limit = limit
         self._last: deque[DeliveredCall] = deque(maxlen=min(max(0, limit - 1), _MAX_TIMES) * _MAX_PERIOD)
         """The last calls, as many as repetitions may consist of."""
-        self._unmatched: dict[tuple[str, bool], list[DeliveredCall]] = {}
-        """Calls whose counterpart from the other source has not been found, by name and `native`."""
+        self._unmatched: dict[tuple[str, Source], list[DeliveredCall]] = {}
+        """Calls whose counterpart from another source has not been found, by name and source."""
 
     def add(self, call: DeliveredCall) -> None:
         """Add a call that has been delivered."""
         self._last.append(call)
-        self._unmatched.setdefault((call.name, call.native), []).append(call)
+        self._unmatched.setdefault((call.name, call.source), []).append(call)
 
     def match(self, call: DeliveredCall) -> None:
         """Note that the counterpart of this call has been found."""
-        self._unmatched[call.name, call.native].remove(call)
+        self._unmatched[call.name, call.source].remove(call)
 
-    def suspects(self, name: str, *, native: bool) -> "list[Suspect]":
+    def suspects(self, name: str, source: Source) -> "list[Suspect]":
         """Return comparisons with the earlier calls that a call with this name would repeat if its arguments were
         equal.
         """
-        sent = self._unmatched.get((name, not native), [])
+        sent = [call for other in SOURCES if other != source for call in self._unmatched.get((name, other), ())]
         found = [Suspect(call, twice=True) for call in sent[:_MAX_COMPARED]]
         found += [Suspect(call, twice=False) for call in self._continued(name)]
         return found
@@ -102,7 +104,7 @@ class Suspect:
     def __init__(self, earlier: DeliveredCall, *, twice: bool) -> None:
         self.earlier = earlier
         self.twice = twice
-        """Whether the upstream sent one call twice, rather than the model repeating it."""
+        """Whether one call came from two sources, rather than the model repeating it."""
         self._matcher = ArgumentsMatcher(earlier.arguments)
 
     def feed(self, text: str) -> bool:

@@ -64,8 +64,8 @@ def settings_of(made_with: Mapping[str, Json], reason: str | None) -> Iterable[s
     for name in ("unknown", "in_fences"):
         if made_with[name] != UNTOUCHED:
             yield f"{name}: {made_with[name]}"
-    if made_with["calls_in_reasoning"]:
-        yield "calls_in_reasoning: true"
+    if thinks := made_with["calls_in_reasoning"]:
+        yield f"calls_in_reasoning: {'true' if thinks is True else ', '.join(thinks)}"
     for name, usual in (("names", "spelling"), ("flattened", "nest")):
         if made_with.get(name, usual) != usual:
             yield f"{name}: {made_with[name]}"

@@ -34,8 +34,10 @@ class Family:
     """The format that `format = "auto"` teaches."""
     listen: tuple[str, ...] = ()
     """Formats that are recognized for this family although they are off by default."""
-    calls_in_reasoning: bool = False
-    """Whether the family's models write calls inside reasoning that they never close."""
+    calls_in_reasoning: tuple[str, ...] = ()
+    """Native formats whose markers end reasoning, because the family's models write calls inside reasoning that they
+    never close. The markers of the taught format then end it too.
+    """
     reasoning: str = "<think>"
     """The reasoning opener. A model's name does not reveal whether the prompt already contains the opener."""
     system_role: bool = True
@@ -51,20 +53,22 @@ FAMILIES: tuple[Family, ...] = (
     # families whose own format is ordinary text
     Family(r"claude", "invoke", roles="free"),
     Family(r"qwen-?3-?coder", "qwen3_coder"),
-    Family(r"qwen-?(?:3\.[5-9]|[4-9](?:\.\d)?)", "qwen3_coder", calls_in_reasoning=True),
+    Family(r"qwen-?(?:3\.[5-9]|[4-9](?:\.\d)?)", "qwen3_coder", calls_in_reasoning=("qwen3_coder", "tool_call")),
     Family(r"step-?(?:3\.[5-9]|[4-9](?:\.\d)?)", "qwen3_coder"),
-    Family(r"nemotron-?3", "qwen3_coder"),
+    Family(r"nemotron-?3", "qwen3_coder", calls_in_reasoning=("qwen3_coder",)),
+    Family(r"trinity", "qwen3_coder", calls_in_reasoning=("qwen3_coder", "tool_call")),
     Family(r"nemotron-(?:nano|super|ultra)", "nemotron"),
     Family(r"mimo", "mimo"),
     Family(r"seed-?oss", "seed_oss", reasoning="<seed:think>"),
     Family(r"minimax-?m1", "minimax_m1"),
-    Family(r"minimax-?m2", "minimax_m2", calls_in_reasoning=True),
-    Family(r"glm-?4\.[56]v?", "glm45"),
-    Family(r"glm-?(?:4\.[7-9]|[5-9](?:\.\d)?)", "glm47"),
-    Family(r"ling-?[3-9]", "glm45", calls_in_reasoning=True),
+    Family(r"minimax-?m2", "minimax_m2", calls_in_reasoning=("minimax_m2",)),
+    Family(r"glm-?4\.[56]v?", "glm45", calls_in_reasoning=("glm45",)),
+    Family(r"glm-?(?:4\.[7-9]|[5-9](?:\.\d)?)", "glm47", calls_in_reasoning=("glm47",)),
+    Family(r"laguna", "glm47", calls_in_reasoning=("glm47",)),
+    Family(r"ling-?[3-9]", "glm45", calls_in_reasoning=("glm45",)),
     Family(r"iquest-?q1", "iquest"),
     Family(r"hunyuan-?a13b", "hunyuan_a13b"),
-    Family(r"hunyuan-?v?[3-9]|hy-?[3-9]", "hunyuan_v3"),
+    Family(r"hunyuan-?v?[3-9]|hy-?[3-9]", "hunyuan_v3", calls_in_reasoning=("hunyuan_v3",)),
     Family(r"longcat", "longcat", reasoning="<longcat_think>"),
     Family(r"dots\.?v?llm\d?", "dots"),
     Family(r"minicpm-?[5-9]", "minicpm5"),
@@ -82,12 +86,15 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"command-?(?:a|r7b)", reasoning="<|START_THINKING|>"),
     Family(r"hyperclova-?x?|hcx"),
     Family(r"qwen-?2\.5-?coder"),
+    Family(r"qwen-?3-.*thinking", calls_in_reasoning=("tool_call",)),
+    Family(r"plamo-?[3-9]", calls_in_reasoning=("plamo3",), reasoning="<|plamo:begin_think:plamo|>"),
+    Family(r"inkling", calls_in_reasoning=("inkling",), reasoning="<|content_thinking|>"),
     Family(r"functionary", listen=("functionary",)),
     Family(r"ernie", listen=("ernie",)),
     Family(r"minimax-?m[3-9]", reasoning="<mm:think>"),
-    Family(r"kimi-?k2", calls_in_reasoning=True),
-    Family(r"kimi-?k[3-9]", calls_in_reasoning=True, reasoning="<|open|>think<|sep|>"),
-    Family(r"deepseek-?v[4-9]", calls_in_reasoning=True),
+    Family(r"kimi-?k2", calls_in_reasoning=("kimi_k2",)),
+    Family(r"kimi-?k[3-9]", calls_in_reasoning=("kimi_k3",), reasoning="<|open|>think<|sep|>"),
+    Family(r"deepseek-?v[4-9]", calls_in_reasoning=("deepseek_v32", "deepseek_v41")),
 )
 
 

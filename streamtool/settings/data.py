@@ -309,7 +309,7 @@ class Settings:
                 reasoning_open=begun,
                 reason=reason_by_name(family) if taught == "auto" else BY_SETTING,
             ),
-            calls_in_reasoning=family.calls_in_reasoning if thinks == "auto" else thinks,
+            calls_in_reasoning=(family.calls_in_reasoning or False) if thinks == "auto" else thinks,
             context=rule.context or self.context,
             prompt=PromptSettings(
                 schema=rule.schema or self.schema,

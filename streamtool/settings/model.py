@@ -71,8 +71,10 @@ class ModelSettings:
     formats: tuple[str, ...] | None = None
     """Formats to recognize in addition to the taught one; None means all that are enabled by default."""
     training: Training = Training()
-    calls_in_reasoning: bool = False
-    """Recognize calls inside reasoning, with `auto` resolved."""
+    calls_in_reasoning: bool | tuple[str, ...] = False
+    """Recognize calls inside reasoning, with `auto` resolved: all of them, none, or those in native formats of the
+    model and in the taught format.
+    """
     context: int | None = None
     """Size of the model's context window, in tokens; None if unknown, in which case prompts are not checked."""
     prompt: PromptSettings = PromptSettings()

@@ -132,7 +132,7 @@ def test_parse_json_prints_one_object_per_event(run):
     assert out.splitlines() == [
         '{"type": "reasoning_delta", "text": "hm"}',
         '{"type": "text_delta", "text": "Sure."}',
-        '{"type": "call_start", "index": 0, "name": "ping", "id": null, "format": "tool_call"}',
+        '{"type": "call_start", "index": 0, "name": "ping", "id": null, "format": "tool_call", "in_reasoning": false}',
         '{"type": "arguments_delta", "index": 0, "text": "{\\"n\\": 1}"}',
         '{"type": "call_end", "index": 0, "complete": true, "repairs": ["trailing_comma"]}',
         '{"type": "text_delta", "text": " Done. Grüße 🌡"}',

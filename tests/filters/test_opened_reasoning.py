@@ -283,6 +283,85 @@ async def test_a_reasoning_only_reply_is_not_retried_without_a_choice_of_tools()
     assert (talk.causes, got) == ((), [("reasoning_content", "Hm.")])
 
 
+CODER = "<tool_call>\n<function=ping>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"
+PLAMO = (
+    "<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>ping"
+    "<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:msg|>{}<|plamo:end_tool_arguments:plamo|>"
+    "<|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>"
+)
+NATIVE = {
+    "Qwen3-235B-A22B-Thinking-2507": CALL,
+    "NVIDIA-Nemotron-3-Nano-30B-A3B": CODER,
+    "Trinity-Large-Thinking": CODER,
+    "Laguna-M.1": "<tool_call>ping<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>",
+    "GLM-5": "<tool_call>ping</tool_call>",
+    "plamo-3-8b": PLAMO,
+    "inkling": '<|message_model|>ping<|content_invoke_tool_json|>{"name": "ping", "args": {}}<|end_message|>',
+}
+
+
+def of_family(model: str, *, prompted: bool = True) -> Settings:
+    return Settings(reasoning_open=prompted, models=[{"match": "*", "use": model}])
+
+
+@both
+@each("model", NATIVE)
+@each("size", [1, 5, 1000])
+@alternating
+async def test_a_call_ends_reasoning_that_the_prompt_of_its_family_opened(model: str, size: int):
+    talk, got = await talked(said("chat", f"I look it up.\n{NATIVE[model]}", size=size), settings=of_family(model))
+    assert [(kind, told.strip()) for kind, told in got] == [("reasoning_content", "I look it up."), ("call", "ping")]
+    assert talk.causes == ()
+
+
+OPENED = "Qwen3-235B-A22B-Thinking-2507"
+THOUGHT_ABOUT = {
+    "markers": "Calls go into <tool_call>, with the name first; others use <function=ping> or [TOOL_CALLS].",
+    "an object": 'I could send {"name": "ping", "arguments": {"x": 1}} to it.',
+    "code": f"As in\n```\n{CALL}\n```\nthen.",
+    "inline code": "As in `<tool_call>ping</tool_call>` then.",
+    "another format": '[TOOL_CALLS][{"name": "ping", "arguments": {}}]',
+}
+
+
+@both
+@each("thought", THOUGHT_ABOUT)
+@each("size", [1, 3, 1000])
+@alternating
+async def test_a_marker_that_is_only_considered_stays_reasoning(thought: str, size: int):
+    written = THOUGHT_ABOUT[thought]
+    talk, got = await talked(said("chat", f"{written}</think>{ANSWER}", size=size), settings=of_family(OPENED))
+    assert got == [("reasoning_content", written), ("content", ANSWER)]
+    assert talk.causes == ()
+
+
+@both
+@each("between", [" So:\n", ""])
+@each("size", [1, 4, 1000])
+@alternating
+async def test_a_call_in_reasoning_and_after_it_is_delivered_once(between: str, size: int):
+    reply = f"I look.\n{CALL}{between}</think>\n\n{CALL}"
+    talk, got = await talked(said("chat", reply, size=size), settings=of_family(OPENED))
+    assert [kind for kind, _ in got if kind == "call"] == ["call"]
+    assert not [told for kind, told in got if kind == "content" and told.strip()]
+    assert talk.causes == ()
+
+
+@both
+async def test_another_call_after_reasoning_is_another_call():
+    other = CALL.replace('"x": 1', '"x": 2')
+    _, got = await talked(f"I look.\n{CALL}</think>\n\n{other}\n{CALL}", settings=of_family(OPENED))
+    assert [kind for kind, _ in got if kind == "call"] == ["call", "call"]
+
+
+@both
+@each("model", ["qwen3:32b", "deepseek-r1:14b", "gpt-oss-20b"])
+@alternating
+async def test_other_families_make_no_calls_in_reasoning(model: str):
+    _, got = await talked(f"Perhaps {CALL}</think>{ANSWER}", settings=of_family(model))
+    assert got == [("reasoning_content", f"Perhaps {CALL}"), ("content", ANSWER)]
+
+
 # --- the parser ------------------------------------------------------------------------------------------------------
 
 

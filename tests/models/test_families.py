@@ -180,12 +180,20 @@ OPEN = (
     "kimi-k3",
     "DeepSeek-V4-Flash",
     "ling-3.0-flash",
+    "Qwen3-235B-A22B-Thinking-2507",
+    "NVIDIA-Nemotron-3-Nano-30B-A3B",
+    "plamo-3-nicl-8b-base",
+    "inkling-nvfp4",
+    "Laguna-M.1",
+    "Trinity-Large-Thinking",
+    "GLM-4.7-Flash",
+    "hunyuan-v3",
 )
 
 
 @pytest.mark.parametrize("model", OPEN)
 def test_calls_in_reasoning_count_for_families_that_leave_it_open(model):
-    assert Settings().for_model(model).calls_in_reasoning is True
+    assert Settings().for_model(model).calls_in_reasoning
     assert Settings(calls_in_reasoning=False).for_model(model).calls_in_reasoning is False
 
 
