@@ -186,8 +186,8 @@ def members(machine: Machine, keys: Keys) -> Grammar:
     candidate = machine.candidate
     candidate.envelope.json.stack.append("}")
     reader.take(1)
-    if candidate.marked and (yield from reader.peek()) == "{":
-        candidate.envelope.doubled = True
+    doubled = (yield from reader.peek()) == "{"
+    if doubled:
         candidate.envelope.json.add_repair("doubled_braces")
         reader.take(1)
     while (name := (yield from next_key(machine, candidate))) is not None:
@@ -207,6 +207,10 @@ def members(machine: Machine, keys: Keys) -> Grammar:
             candidate.envelope.has_call_key = True
         yield from colon(machine)
         yield from any_member(machine, keys, found, name)
+    while doubled and reader.at >= len(reader.text) and not reader.ended:
+        yield
+    if doubled and reader.text.startswith("}", reader.at):
+        reader.take(1)
 
 
 def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -> Grammar:
@@ -425,22 +429,8 @@ def arguments_member(machine: Machine, found: EnvelopeKey | None, key_name: str)
     machine.set_target()
     # Without a schema, no member outside the object is known to be an argument.
     described = not candidate.offered or root_of(machine) is not None
-    doubled = candidate.envelope.doubled and (yield from skip_doubled_brace(machine))
     yield from arguments(machine, as_string=body.as_string, leave_open=described and not machine.tools.accepts_any)
     reader.target = False
-    if doubled and (yield from reader.peek()) == "}":
-        reader.take(1)
-
-
-def skip_doubled_brace(machine: Machine) -> Generator[None, None, bool]:
-    """Skip the first of two opening braces. Return whether there are two."""
-    reader = machine.reader
-    while reader.at + 1 >= len(reader.text) and not reader.ended:
-        yield
-    if not reader.text.startswith("{{", reader.at):
-        return False
-    reader.take(1, "repair")
-    return True
 
 
 def id_member(machine: Machine, key_name: str) -> Grammar:

@@ -21,9 +21,11 @@ from statemachine.machine.states import State
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch, Overflow, match_whitespace
 
 fence_line = re.compile(
-    r"(?=`)`{1,2}\Z|```(?:json)?(?:\Z|[ \t]{0,16}(?:\Z|\r?\Z|\r?\n()))|```(?:j|js|jso)\Z", re.IGNORECASE
+    r"`{1,2}\Z|```(?!`)[\w+-]{0,16}+[ \t]{0,16}+(?:\Z|\r?\Z|\r?\n()|(?=[{\[<])())",
 ).match
-"""Matches the first line of a fence of JSON, or its beginning at the end of the text."""
+"""Matches the beginning of a fence around the content of a marker, up to that content; without a group if the text ends
+before it.
+"""
 
 
 def read(machine: Machine, value: Marked, length: int) -> Grammar:
@@ -68,16 +70,17 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
         header = opener.continuation is not None and isinstance(opener.continuation[1].body, MessageBody)
         if not header:
             yield from machine.skip_whitespace()
+            if opener.keys or opener.children is not None:
+                yield from skip_fence(machine)
         inner, length = (yield from match_child(machine, opener.children)) if opener.children is not None else (None, 0)
         if inner is None and opener.only_calls and reader.text[reader.at] not in "{[":
             inner, length = yield from child_after_noise(machine, opener)
         once = inner is not None or header or opener.tool is not None
         if not once and (length := (yield from repeated_opener(machine, opener))):
             machine.candidate.arguments.json.add_repair("repeated_opener")
+            machine.candidate.reopened = True
             continue
         if inner is None:
-            if opener.keys:
-                yield from skip_fence(machine)
             return opener, text, start
         machine.candidate.wrappers.append(opener.close)
         opener = inner
@@ -108,7 +111,7 @@ def repeated_opener(machine: Machine, opener: Opener) -> Generator[None, None, i
 
 
 def skip_fence(machine: Machine) -> Grammar:
-    """Skip the first line of a code fence between an opener and the JSON of its call."""
+    """Skip the beginning of a code fence between an opener and the content of its call."""
     reader = machine.reader
     while (found := fence_line(reader.text, reader.at)) is not None:
         if found.lastindex:

@@ -7,7 +7,7 @@ from statemachine.endings import find_closer
 from statemachine.formats.format import Section
 from statemachine.formats.markers import closers_of
 from statemachine.formats.openers import closers_of_call
-from statemachine.formats.scanner import MAX_NEWLINES, LinePlace
+from statemachine.formats.scanner import MAX_NEWLINES, TICK, LinePlace
 from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar.left_over import may_be_left_over
 from statemachine.grammar.noise import skip_noise
@@ -18,6 +18,7 @@ from statemachine.machine.states import Input
 from statemachine.stream.buffer import Grammar, match_whitespace
 from statemachine.stream.emitter import Sink
 
+FENCE = "```"
 NO_OPENERS = frozenset((TextFinding.TICK, TextFinding.FENCE, TextFinding.TAG, TextFinding.STRUCK))
 """Findings in text that open no call."""
 brackets = re.compile(r"[}\])]{1,4}+[ \t\r\n]{0,16}+").match
@@ -182,8 +183,8 @@ def read_after(machine: Machine) -> Grammar:
 
 
 def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, bool]:
-    """Read the closers of a call in order, its own at most twice and each other one once. Return False if the call was
-    shown as text.
+    """Read the closers of a call in order, its own any number of times, and each other one as often as the opener was
+    repeated. Return False if the call was shown as text.
     """
     reader, frames, past, form = machine.reader, machine.frames, machine.text_state, call.format
     shown = not call.committed and reader.sink is not Sink.SYNTAX
@@ -192,13 +193,12 @@ def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, boo
     # and all earlier ones from the list, so the loop terminates. A call shown as text may close only what it opened
     # itself: its wrappers are text too, and must not open frames.
     own = list(closers_of_call(form)) if form and not call.self_closed else []
-    if call.fenced_body:
-        own.insert(0, "```")
     if not shown:
         frames.open_wrappers(call.wrappers)
         call.wrappers = []
     around = [close for _, close in form.wrappers[::-1] if close not in frames.wrappers] if form and not shown else []
-    pending = [*own, *around, *reversed(call.wrappers if shown else frames.wrappers)]
+    fence = [FENCE] if call.fenced_body else []  # the fence is inside the innermost marker, or inside a wrapper
+    pending = [*fence, *own, *fence, *around, *reversed(call.wrappers if shown else frames.wrappers)]
     if own and not shown:
         yield from skip_surplus_brackets(machine, tuple(own))
     while pending:
@@ -210,9 +210,10 @@ def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, boo
             yield from skip_second_bracket(machine, close[-1])
         if close in frames.wrappers:
             frames.close_wrapper(close)
-        pending = pending[pending.index(close) + 1 :]
-        if close in own and not shown:  # models repeat it
-            own.remove(close)
+        pending = pending[pending.index(close) + (0 if call.reopened and close not in own else 1) :]
+        if close == FENCE and fence:
+            pending = [one for one in pending if one != FENCE]
+        if close in own and not shown and close[0] != TICK:  # models repeat it
             pending.insert(0, close)
     past.at_message_start = not past.text_seen or (not shown and form is not None and form.special)
     past.place = INSIDE

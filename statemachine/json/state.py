@@ -137,6 +137,10 @@ class JsonState:
     """
     withheld: bool = False
     """Whether that closer has been read and withheld."""
+    doubled: set[int] | None = None
+    """Number of containers around each open object whose braces are doubled, as in a template that was not filled in;
+    None if no object has had such braces.
+    """
     resumed: str | None = None
     """Separator before the first member or item of the next container if that one continues a container whose opener
     has already been emitted; None if it does not.

@@ -163,6 +163,8 @@ def member(reader: Reader, state: JsonState, base: int, *, first: bool) -> Gener
         if char in "}])":
             close(reader, state, char, base)
             first = False
+            if state.doubled and len(stack) in state.doubled:
+                yield from skip_second_brace(reader, state)
             continue
         if not first:
             # At the limit, fail before the comma is consumed: it would count as an argument without being emitted.
@@ -181,11 +183,28 @@ def member(reader: Reader, state: JsonState, base: int, *, first: bool) -> Gener
         typed = state.typed
         if stack[-1] == "}":
             state.cut = True
+            if first and char == "{":
+                state.add_repair("doubled_braces")
+                reader.take(1, "repair")
+                state.doubled = {*(state.doubled or ()), len(stack) - 1}
+                yield from skip(reader, state)
+                if reader.text[reader.at] in "}])":
+                    continue
             yield from key(reader, state) if typed is None else typed.key(reader, state)
         elif typed is not None:
             typed.item(len(stack) - 1)
         return True
     return False
+
+
+def skip_second_brace(reader: Reader, state: JsonState) -> Grammar:
+    """Skip the second closing brace of an object whose braces are doubled."""
+    if state.doubled is not None:
+        state.doubled.discard(len(state.stack))
+    while reader.at >= len(reader.text) and not reader.ended:
+        yield
+    if reader.text.startswith("}", reader.at):
+        reader.take(1, "repair")
 
 
 def comma_and_space(reader: Reader, state: JsonState) -> Generator[None, None, str]:

@@ -57,8 +57,6 @@ class EnvelopeState:
     """Whether the object has a key that occurs only in calls."""
     contained: bool = False
     """Whether there was an arguments object."""
-    doubled: bool = False
-    """Whether its braces are doubled, as in a template that was not filled in."""
     strays: dict[str, StrayMember] = field(factory=dict)
     """Members that are kept until the end of the envelope, by key."""
     buffered: int = 0
@@ -92,6 +90,8 @@ class Candidate:
     """Closers of the wrappers that were opened along with the call, outermost first."""
     info: str | None = None
     """Info string of the fence if the candidate is the first thing in a fence before any text."""
+    reopened: bool = False
+    """Whether its opener, or that of a wrapper, was repeated, so that its closer may be, too."""
     fenced_body: bool = False
     """Whether the JSON after the opener is in a code fence."""
     self_closed: bool = False
