@@ -61,8 +61,11 @@ def read(machine: Machine, form: Format, body: MessageBody, opener: str) -> Gram
         yield from call(machine, form, body, tool)
     elif not names or machine.frames.reasoning or not machine.text_state.at_message_start:
         raise Mismatch
-    elif built_in or names.intersection(body.reasoning):
+    elif built_in:
         machine.begin_reasoning(body.ends)
+    elif names.intersection(body.reasoning):
+        # Only a message to a tool ends with the closer of calls, which reasoning may mention.
+        machine.begin_reasoning(tuple(end for end in body.ends if end != form.close))
     else:
         machine.begin_message((*body.ends, body.openers[0]))
 
