@@ -31,12 +31,12 @@ SEEDS = (1, 2, 3)
 """Seeds of random splits into pieces of one to eight characters, which split special tokens."""
 
 BETTER = {
-    "deepseek/vllm-v3-malformed-missing-call-tokens": "the name and the arguments are complete, so the call is delivered",
+    "deepseek/vllm-v3-malformed-missing-call-tokens": "its name and arguments are complete, so the call is delivered",
     "qwen3-hermes/vllm-invalid-json-missing-brace": "the arguments are complete, so the call is delivered",
     "llama/l4-truncated-missing-close-bracket": "the first of two calls is complete, so it is delivered, as the suite "
     "itself demands of other formats; only the second one is cut off",
-    "gpt-oss/llamacpp-builtin-python-recipient": "code for a tool that was not offered is shown as reasoning instead of "
-    "being lost",
+    "gpt-oss/llamacpp-builtin-python-recipient": "code for a tool that is not offered is shown as reasoning and not "
+    "lost",
 }
 """Fixtures that fail by the checks, each with the reason why a client is served better."""
 

@@ -1,7 +1,7 @@
 """BFCL's ground truth, written in every format and read back in random pieces.
 
-The cases come from the package `bfcl-eval` (`pip install --no-deps bfcl-eval`; only its data is needed). A value may
-differ from the data set's only if it contradicts its schema there: a string for which the answer is a number.
+The cases come from the package `bfcl-eval` (`pip install --no-deps bfcl-eval`; only its data is needed). An answer that
+is invalid for its own schema in the data set (a number where the schema demands a string) may change.
 """
 
 import json
