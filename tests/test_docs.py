@@ -187,10 +187,17 @@ def test_the_state_diagram_matches_the_module():
 
 
 def test_every_report_names_threads_or_a_template():
-    for theme in reports_page.themes():
-        for report in theme.reports:
-            for place in report.seen.split(", "):
-                assert reports_page.THREAD.fullmatch(place) or place.startswith("template of "), report.case.id
+    reports = {report.case.id: report.seen for theme in reports_page.themes() for report in theme.reports}
+    for habit, seen in {**reports, **{habit.habit: habit.seen for habit in reports_page.habits()}}.items():
+        for place in seen.split(", "):
+            assert reports_page.THREAD.fullmatch(place) or place.startswith("template of "), habit
+
+
+def test_each_habit_of_servers_has_tests_that_exist():
+    for habit in reports_page.habits():
+        assert habit.tests, habit.habit
+        for test in habit.tests:
+            assert test in promises_page.tests_of(ROOT / test.partition("::")[0]), habit.habit
 
 
 def test_a_report_without_a_source_is_rejected():

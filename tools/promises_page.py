@@ -9,7 +9,7 @@ sentence of a page that makes no promise is listed under `nothing`, so a new sen
 import ast
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -125,13 +125,24 @@ _read = cache(sentences)
 
 
 def tests() -> set[str]:
-    """Return the names of all tests, as `file::name`."""
-    return {
-        f"{path.relative_to(ROOT).as_posix()}::{node.name}"
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    }
+    """Return the names of all tests, as `file::name` or `file::class::name`."""
+    return {name for path in (ROOT / "tests").rglob("test_*.py") for name in tests_of(path)}
+
+
+def tests_of(path: Path) -> Iterator[str]:
+    """Yield the names of the tests in a file, as `file::name` or `file::class::name`."""
+    for name in _names(ast.parse(path.read_text(encoding="utf-8")).body):
+        yield f"{path.relative_to(ROOT).as_posix()}::{name}"
+
+
+def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """Yield the names of the tests in a module or class, as `name` or `class::name`."""
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
+                yield name
+            case ast.ClassDef(name=name):
+                yield from (f"{name}::{test}" for test in _names(node.body))
 
 
 def page() -> str:

@@ -2,9 +2,12 @@
 
 The cases are in `tests/formats/reports_*.md`, one file per theme. Two paragraphs below a heading appear on the page:
 `Seen:` (threads as `owner/project#number`) and `Not done:` (what the outcome lacks, and why).
+
+The last table of the page is made from `tools/server_habits.toml`: habits that the parser never sees, and their tests.
 """
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +16,17 @@ from attrs import frozen
 
 from conformance.cases import FOLDER, Case, read_cases
 
+HABITS = Path(__file__).resolve().parent / "server_habits.toml"
 THREAD = re.compile(r"([\w.-]+/([\w.-]+))#(\d+)")
 BEFORE = """\
-<!-- made from `tests/formats/reports_*.md` by `tools/reports_page.py`; a test keeps it current -->
+<!-- made from `tests/formats/reports_*.md` and `tools/server_habits.toml` by `tools/reports_page.py`; a test keeps it
+current -->
 
 # Reports from the field
 
 These $COUNT$ habits of models and servers were reported in public. Each row is a conformance case: the test suite
 parses its text whole and in pieces, and requires the result shown here each time.
-$UNDONE$ rows explain what the parser does not do, and why.
+$UNDONE$ rows explain what the parser does not do, and why. The [last table](#servers-and-clients) has no cases.
 
 - *seen* links to public threads. The texts of the cases are our own, with other names and values.
 - *result* lists, in order, what the parser makes of the text. A name stands for a call; an incomplete call is never
@@ -30,6 +35,14 @@ $UNDONE$ rows explain what the parser does not do, and why.
 
 To report a habit, record exactly what the model wrote, and the expected result, in the form of the
 [conformance cases](../../conformance/README.md). [formats.md](formats.md) explains the decisions.
+"""
+AFTER = """\
+## Servers and clients
+
+The parser never sees these habits. Rows: [`server_habits.toml`](../../tools/server_habits.toml).
+
+| habit | seen | result | tests |
+|---|---|---|---|
 """
 
 
@@ -52,13 +65,30 @@ class Theme:
     reports: list[Report]
 
 
+@frozen
+class Habit:
+    """A row of the last table: a habit of servers or clients, the threads that report it, the result and its tests."""
+
+    habit: str
+    seen: str
+    result: str
+    tests: tuple[str, ...]
+    """As `file::name` or `file::class::name`."""
+
+
 def page() -> str:
     """Return the content of `docs/reference/reports.md`."""
     found = list(themes())
     reports = [report for theme in found for report in theme.reports]
     undone = sum(1 for report in reports if report.undone)
     before = BEFORE.replace("$COUNT$", str(len(reports))).replace("$UNDONE$", str(undone))
-    return "\n".join([before, *map(section, found)])
+    return "\n".join([before, *map(section, found), AFTER + "".join(map(habit_row, habits()))])
+
+
+def habits() -> list[Habit]:
+    """Return the rows of the last table."""
+    found = tomllib.loads(HABITS.read_text("utf-8"))["habits"]
+    return [Habit(**row | {"tests": tuple(row["tests"])}) for row in found]
 
 
 def themes() -> Iterator[Theme]:
@@ -87,10 +117,23 @@ def section(theme: Theme) -> str:
 
 def row(found: Report) -> str:
     """Return the row for a report."""
-    seen = THREAD.sub(r"[\2#\3](https://github.com/\1/issues/\3)", found.seen)
     undone = f"<br>{found.undone[:1].upper()}{found.undone[1:]}" if found.undone else ""
-    cells = (found.case.title, seen, outcome(found.case) + undone)
+    return table_row(found.case.title, linked(found.seen), outcome(found.case) + undone)
+
+
+def habit_row(found: Habit) -> str:
+    """Return the row for a habit of servers or clients."""
+    return table_row(found.habit, linked(found.seen), found.result, "<br>".join(map(code, found.tests)))
+
+
+def table_row(*cells: str) -> str:
+    """Return a row of a table."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def linked(seen: str) -> str:
+    """Return a list of threads as links."""
+    return THREAD.sub(r"[\2#\3](https://github.com/\1/issues/\3)", seen)
 
 
 def outcome(case: Case) -> str:
