@@ -6,9 +6,11 @@ markers    search for literals in text that arrives in pieces, and for text that
 openers    the tree of openers, and the keys of envelopes
 unmarked   calls without a marker
 scanner    search for everything that may open or close in text
+described  formats that are not in the table, but are known by name
 compile    the tables compiled from a set of formats, made once and shared by all parsers
 """
 
+from statemachine.formats.described import add_format, find_format, is_format, rivals_of
 from statemachine.formats.format import (
     Anchor,
     Body,
@@ -42,4 +44,8 @@ __all__ = [
     "Parameters",
     "Section",
     "Variant",
+    "add_format",
+    "find_format",
+    "is_format",
+    "rivals_of",
 ]

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from attrs import evolve
 
+from statemachine.formats.described import find_format, is_format
 from statemachine.formats.format import Anchor, Format, MessageBody, check_formats, openers_of
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Opener, tree_of
@@ -150,7 +151,9 @@ def resolve_formats(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], t
     given = frozenset(formats)
     others = tuple(form for form in given if isinstance(form, Format))
     for name in given.difference(others):
-        if name not in FORMATS:
+        if isinstance(name, str) and name not in FORMATS and is_format(name):
+            others += (find_format(name),)
+        elif name not in FORMATS:
             raise ValueError(f"unknown format {name!r}; the formats are {', '.join(FORMATS)}")
     names = tuple(name for name in FORMATS if name in given)
     if others:

@@ -150,6 +150,8 @@ class Parameters:
     """Opener and closer of each span that may enclose all parameters."""
     type_attribute: str = ""
     """Attribute that gives the type of a value: whether it is a string (`true`, `false`), or a JSON type."""
+    marks_strings: bool = False
+    """Whether the type attribute is `true` for a string and `false` for another value, whatever its name is."""
     type_marks: tuple[str, ...] = ()
     """Marker that replaces the end of the key if a type follows, and the marker that ends the type
     (`<arg_type>integer</arg_type>`).

@@ -136,8 +136,9 @@ def opener(form: Format, body: Parameters, key: str, value: object) -> str:
     if not body.key_rule.attribute:
         return f"{start}{key}{spell(ends.replace('{*}', between))}"
     mark = ""
-    if body.type_attribute in schema.ANY:
-        mark = f' {body.type_attribute}="{"true" if json_type(value) == body.type_attribute else "false"}"'
+    if body.marks_strings or body.type_attribute in schema.ANY:
+        marked = "string" if body.marks_strings else body.type_attribute
+        mark = f' {body.type_attribute}="{"true" if json_type(value) == marked else "false"}"'
     elif body.type_attribute:
         mark = f' {body.type_attribute}="{json_type(value)}"'
     return f'{start} {body.key_rule.attribute}="{escape_entities(key)}"{mark}{spell(ends)}'

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 
 from statemachine.bodies.scalars import escape_entities
+from statemachine.formats.described import find_format
 from statemachine.formats.format import (
     Envelope,
     Expression,
@@ -21,7 +22,6 @@ from statemachine.formats.format import (
 )
 from statemachine.formats.markers import spell
 from statemachine.formats.scanner import TICK
-from statemachine.formats.table import FORMATS
 from statemachine.writing.arguments import Written, arguments_of
 from statemachine.writing.bodies import envelope, expression, parameters, write_arguments
 
@@ -38,7 +38,7 @@ def write(calls: Iterable[Written], format: str | Format) -> str:
         KeyError: the format is unknown.
         ValueError: the arguments of a call are not one JSON object.
     """
-    form = FORMATS[format] if isinstance(format, str) else format
+    form = find_format(format) if isinstance(format, str) else format
     listed = list(calls)
     if not listed:
         return ""

@@ -12,8 +12,17 @@ from typing import Final, Literal
 
 from attrs import frozen
 
-from statemachine import FORMATS, Call, write
-from statemachine.formats import Anchor, Envelope, Expression, Format, MessageBody, Parameters, Variant
+from statemachine import Call, write
+from statemachine.formats import (
+    Anchor,
+    Envelope,
+    Expression,
+    Format,
+    MessageBody,
+    Parameters,
+    Variant,
+    find_format,
+)
 from statemachine.formats.markers import spell
 from statemachine.writing.bodies import parameter
 
@@ -49,7 +58,7 @@ class CallFrame:
 
 def frame(format: str, name: str) -> CallFrame:
     """Return the frame of a call to the tool `name`."""
-    form = FORMATS[format]
+    form = find_format(format)
     lead = _lead(format)
     begin, end, inside = _around(form, name)
     return CallFrame(lead, begin, end, _trigger(form, lead, begin), inside, form.anchor is Anchor.LINE, _bare(form))
@@ -57,19 +66,19 @@ def frame(format: str, name: str) -> CallFrame:
 
 def separator(format: str) -> str:
     """Return the text that separates two calls."""
-    form = FORMATS[format]
+    form = find_format(format)
     return "\n" if form.lines or form.anchor is Anchor.LINE else ""
 
 
 def allows_several(format: str) -> bool:
     """Return whether a reply may contain several calls in a row; a bare object or array must be alone in a reply."""
-    form = FORMATS[format]
+    form = find_format(format)
     return not _bare(form)
 
 
 def parameters_of(format: str) -> tuple[Format, Parameters]:
     """Return the format and its body, for frames that contain marked parameters."""
-    form = FORMATS[format]
+    form = find_format(format)
     body = form.variants[0].body
     assert isinstance(body, Parameters)  # noqa: S101  noqa: S101  callers have checked `inside`
     return form, body

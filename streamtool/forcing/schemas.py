@@ -12,8 +12,7 @@ servers. Not every server accepts an empty `end`, so in a format without a close
 
 from collections.abc import Sequence
 
-from statemachine import FORMATS
-from statemachine.formats import Envelope
+from statemachine.formats import Envelope, find_format
 from streamtool.core.conversation import Tool
 from streamtool.core.json_value import Json
 from streamtool.forcing.call_frames import frame
@@ -30,7 +29,7 @@ def call_schema(tools: Sequence[Tool], format: str) -> dict[str, Json]:
 
 def _envelope(format: str) -> Envelope:
     """Return the envelope, which defines the keys of a call's object."""
-    body = FORMATS[format].variants[0].body
+    body = find_format(format).variants[0].body
     return body if isinstance(body, Envelope) and not (body.keyed or body.calls) else Envelope()
 
 

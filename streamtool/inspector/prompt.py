@@ -11,6 +11,7 @@ from typing import Final
 from attrs import define
 
 import statemachine
+from statemachine.formats import is_format
 from streamtool.core.json_value import Json
 from streamtool.prompting.history import FRAMES
 from streamtool.protocols.shared.wire import encode
@@ -112,7 +113,7 @@ def frames_of(frame: str) -> "re.Pattern[str] | None":
 def calls_in(text: str, format: str) -> list[tuple[int, int, str]]:
     """Return marks for the calls in one of the model's earlier replies."""
     try:
-        parser = statemachine.Parser(formats=[format] if format in statemachine.FORMATS else None, ledger=True)
+        parser = statemachine.Parser(formats=[format] if is_format(format) else None, ledger=True)
     except ValueError:
         return []
     parser.feed(text)

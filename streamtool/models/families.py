@@ -18,8 +18,8 @@ from typing import Literal
 
 from attrs import frozen
 
-from statemachine import FORMATS, Format
-from statemachine.formats import Body, Expression, MessageBody, NameRule, Parameters
+from statemachine import Format
+from statemachine.formats import Body, Expression, MessageBody, NameRule, Parameters, find_format
 
 Roles = Literal["strict", "free"]
 
@@ -175,4 +175,4 @@ def name_rule_markers(head: NameRule) -> Iterator[str]:
 
 def is_teachable(name: str) -> bool:
     """Return whether all text that a model has to write in this format is ordinary text, without special tokens."""
-    return not special_tokens(FORMATS[name])
+    return not special_tokens(find_format(name))

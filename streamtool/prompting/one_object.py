@@ -8,8 +8,7 @@ which keys contain text: such formats have an envelope with a `final` key (and a
 import json
 from functools import lru_cache
 
-from statemachine import FORMATS
-from statemachine.formats import Envelope
+from statemachine.formats import Envelope, find_format
 
 MAX_THOUGHT = 200
 """Maximum length of a thought, as the protocol defines it."""
@@ -17,7 +16,7 @@ MAX_THOUGHT = 200
 
 @lru_cache(maxsize=256)
 def _envelope(format: str) -> Envelope | None:
-    bodies = [variant.body for variant in FORMATS[format].variants]
+    bodies = [variant.body for variant in find_format(format).variants]
     return next((body for body in bodies if isinstance(body, Envelope) and body.final), None)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from attrs import frozen
 
 import statemachine
-from statemachine import FORMATS
+from statemachine.formats import is_format
 from streamtool.core.conversation import Message
 from streamtool.prompting.history import arguments_text
 from streamtool.protocols.interfaces import Recall
@@ -86,7 +86,7 @@ def find_transcript(message: Message, format: str, recall: Recall) -> tuple[str 
 def format_of(messages: Iterable[Message], recall: Recall) -> str | None:
     """Return the format that was taught for the earliest reply that has calls and a transcript."""
     known = (_load(message, recall) for message in messages if message.calls)
-    return next((found.format for found in known if found is not None and found.format in FORMATS), None)
+    return next((found.format for found in known if found is not None and is_format(found.format)), None)
 
 
 def toolset_of(message: Message, recall: Recall) -> str | None:
