@@ -94,6 +94,8 @@ class Recognised:
     """The reasoning opener that the prompt leaves unclosed, or "" if none is known."""
     opener_on_request: str = ""
     """The reasoning opener that the prompt leaves unclosed if the request asks for reasoning."""
+    described: bool = False
+    """Whether the format is that of the model's response template."""
 
     @property
     def taught(self) -> str | None:

@@ -1,0 +1,374 @@
+"""Response templates: read like transformers' reference, whole and in pieces, or rejected with the construct's name.
+
+`tools/response_templates.py` records what the reference makes of the same replies.
+"""
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.response_templates import (
+    CALLS,
+    NAMED,
+    NOT_READ_BACK,
+    REPLIES,
+    TEMPLATES,
+    TEXT,
+    THOUGHTS,
+    TOOLS,
+    Reply,
+    messages,
+    template,
+    written,
+)
+from support.statemachine_fold import cuts, pieces
+from support.sweeps import each
+
+from statemachine import ArgumentsDelta, CallEnd, CallStart, Event, Parser, ReasoningDelta, TextDelta, parse
+from statemachine.formats import FORMATS, FormatError, find_format
+from streamtool.models.response_templates import Described, read
+
+RECORDED = json.loads(Path(__file__).with_name("response_templates.json").read_text(encoding="utf-8"))
+REASONING = ("reasoning_content", "reasoning", "thinking")
+SPLITS = 6
+"""Number of splits of each reply; with `-m long`, every split is tested."""
+HARMLESS = {"late_id"}
+"""Repairs that change neither names nor arguments."""
+
+Outcome = tuple[str, str, list[tuple[str, Any]]]
+"""Text and reasoning, without whitespace around them, and calls."""
+
+described = {name: read(template) for name, template in TEMPLATES.items()}
+
+
+def outcome(parts: list[str], known: Described, *, opened: bool = True) -> Outcome:
+    """Return what the parser makes of a reply in these pieces. `opened` is whether the prompt opens the reasoning, if
+    the template allows that.
+    """
+    opener = known.opener_on_request if opened else ""
+    parser = Parser(TOOLS, formats=[known.format], prefix=opener)
+    events = [event for part in parts for event in parser.feed(part)]
+    return folded([*events, *parser.close("stop")])
+
+
+def folded(events: list[Event]) -> Outcome:
+    text, reasoning = "", ""
+    calls: list[list[str]] = []
+    for event in events:
+        match event:
+            case TextDelta(text=piece):
+                text += piece
+            case ReasoningDelta(text=piece):
+                reasoning += piece
+            case CallStart(name=name):
+                calls.append([name, ""])
+            case ArgumentsDelta(text=piece):
+                calls[-1][1] += piece
+            case CallEnd(complete=complete, repairs=repairs):
+                assert complete
+                assert HARMLESS.issuperset(repairs)
+    return text.strip(), reasoning.strip(), [(name, json.loads(arguments)) for name, arguments in calls]
+
+
+def expected(message: Mapping[str, Any]) -> Outcome:
+    """Return the same parts of a message of the reference."""
+    reasoning = next((message[key] for key in REASONING if key in message), "")
+    functions = [call["function"] for call in message.get("tool_calls", ())]
+    calls = [(function["name"], function["arguments"]) for function in functions]
+    return message.get("content", "").strip(), reasoning.strip(), calls
+
+
+def recorded(reply: Reply) -> Outcome:
+    """Return what the reference makes of a reply."""
+    found = [one for one in RECORDED["replies"] if (one["template"], one["title"]) == (reply.template, reply.title)]
+    return expected(found[0]["message"])
+
+
+def test_every_template_has_replies():
+    assert {reply.template for reply in REPLIES} == set(TEMPLATES)
+    assert [(one["template"], one["title"]) for one in RECORDED["replies"]] == [(r.template, r.title) for r in REPLIES]
+
+
+@each("reply", REPLIES, lambda reply: f"{reply.template}: {reply.title}")
+def test_a_reply_is_read_like_the_reference_at_each_split(reply: Reply):
+    known, wanted = described[reply.template], recorded(reply)
+    for size in (0, 1, 3):
+        assert outcome(pieces(reply.text, size), known) == wanted, f"in pieces of {size}"
+    places = random.Random(reply.text).sample(range(1, len(reply.text)), SPLITS)
+    for place in places:
+        assert outcome(cuts(reply.text, [place]), known) == wanted, f"cut at {place}"
+
+
+@pytest.mark.long
+@each("reply", REPLIES, lambda reply: f"{reply.template}: {reply.title}")
+def test_a_reply_is_read_like_the_reference_at_every_split(reply: Reply):
+    known, wanted = described[reply.template], recorded(reply)
+    for place in range(1, len(reply.text)):
+        assert outcome(cuts(reply.text, [place]), known) == wanted, f"cut at {place}"
+
+
+@each("name", TEMPLATES)
+def test_calls_are_written_as_the_template_describes_them(name: str):
+    text = written(name)
+    calls = [(call.name, json.loads(call.arguments)) for call in CALLS]
+    assert outcome([text], described[name], opened=False) == ("", "", calls)
+    if name not in NOT_READ_BACK:
+        assert expected(RECORDED["written"][name]) == ("", "", calls)
+
+
+@pytest.mark.engines
+def test_the_recorded_messages_are_those_of_the_reference():
+    pytest.importorskip("transformers.utils.chat_parsing", exc_type=ImportError)
+    found = [messages(reply.text, TEMPLATES[reply.template]) for reply in REPLIES]
+    assert found == [one["message"] for one in RECORDED["replies"]]
+    again = {name: messages(written(name), TEMPLATES[name]) for name in TEMPLATES if name not in NOT_READ_BACK}
+    assert again == RECORDED["written"]
+
+
+@each("name", ["json_in_tags", "json_with_paths", "delimited_strings", "channels", "list_of_actions", "call_list"])
+def test_arguments_are_streamed(name: str):
+    """Arguments are sent as they are written, whereas the reference parses them once the call is closed."""
+    text = written(name)
+    end = text.index("coot") + 4
+    parser = Parser(TOOLS, formats=[described[name].format])
+    parts = [event.text for event in parser.feed(text[:end]) if isinstance(event, ArgumentsDelta)]
+    assert "".join(parts).endswith("coot")
+
+
+def test_a_format_has_the_name_of_its_template():
+    one, other = described["json_in_tags"].format, described["channels"].format
+    assert one != other
+    assert one.startswith("response_template_")
+    assert read({**TEMPLATES["json_in_tags"]}).format == one
+    assert one not in FORMATS
+    assert find_format(one).name == one
+
+
+# --- templates of known models ---------------------------------------------------------------------------------------
+
+JSON_CALL = {"type": "function", "function": "{content}"}
+KNOWN: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "JSON in tags": (
+        "tool_call",
+        template(
+            {"open": "<tool_call>", "close_pattern": r"</tool_call>\s*", "content": "json", "transform": JSON_CALL},
+            reasoning_content={"open": "<think>", "close": "</think>"},
+            content={"close_pattern": r"<\|im_end\|>\s*"},
+        ),
+    ),
+    "marked parameters": (
+        "qwen3_coder",
+        template(
+            {
+                "open_pattern": r"\s*<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+                "close_pattern": r"</function>\s*</tool_call>",
+                "content": "xml-inline",
+                "content_args": {
+                    "tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>",
+                },
+                "transform": NAMED,
+            },
+            content={"close": "<|im_end|>"},
+        ),
+    ),
+    "keys and values": (
+        "glm45",
+        template(
+            {
+                "open_pattern": r"<tool_call>(?P<name>\S+)\n?",
+                "close": "</tool_call>",
+                "content": "xml-inline",
+                "content_args": {
+                    "tag_pattern": r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>",
+                },
+                "transform": NAMED,
+            },
+            content={"close": "<|user|>"},
+        ),
+    ),
+    "channels": (
+        "harmony",
+        template(
+            {
+                "open_pattern": r"<\|channel\|>commentary to=functions\.(?P<name>\w+).*?<\|message\|>",
+                "close": "<|call|>",
+                "content": "json",
+                "transform": NAMED,
+            },
+            start="<|start|>assistant",
+            thinking={"open": "<|channel|>analysis<|message|>", "close": "<|end|>"},
+            content={"open": "<|channel|>final<|message|>", "close": ["<|end|>", "<|return|>"]},
+        ),
+    ),
+    "delimited strings": (
+        "gemma4",
+        template(
+            {
+                "open_pattern": r"<\|tool_call>call:(?P<name>\w+)",
+                "close": "<tool_call|>",
+                "content": "json",
+                "content_args": {"unquoted_keys": True, "string_delims": [['<|"|>', '<|"|>']]},
+                "transform": NAMED,
+            },
+            reasoning_content={"open": "<|channel>thought\n", "close": "<channel|>"},
+            content={"close": ["<turn|>", "<|tool_response>", "<eos>"]},
+        ),
+    ),
+    "list of actions": (
+        "cohere",
+        template(
+            {
+                "open": "<|START_ACTION|>",
+                "close": "<|END_ACTION|>",
+                "content": "json",
+                "transform_each": True,
+                "transform": {"function": {"name": "{tool_name}", "arguments": "{parameters}"}},
+            },
+            thinking={"open": "<|START_THINKING|>", "close": "<|END_THINKING|>"},
+            content={"open": "<|START_RESPONSE|>", "close": "<|END_RESPONSE|>"},
+        ),
+    ),
+    "numbered names in a section": (
+        "kimi_k2",
+        template(
+            {
+                "open_pattern": r"(?:<\|tool_calls_section_begin\|>)?\s*<\|tool_call_begin\|>"
+                r"(?P<id>functions\.(?P<name>[\w.-]+):\d+)<\|tool_call_argument_begin\|>",
+                "close_pattern": r"<\|tool_call_end\|>(?:<\|tool_calls_section_end\|>)?",
+                "content": "json",
+                "transform": NAMED,
+            },
+            content={"close": "<|im_end|>"},
+        ),
+    ),
+    "typed attributes in a section": (
+        "deepseek_v32",
+        template(
+            {
+                "open_pattern": r'(?:<｜DSML｜function_calls>\s*)?<｜DSML｜invoke name="(?P<name>[^"]+)">',
+                "close_pattern": r"</｜DSML｜invoke>\s*(?:</｜DSML｜function_calls>)?",
+                "content": "xml-inline",
+                "content_args": {
+                    "tag_pattern": r'<｜DSML｜parameter name="(?P<key>[^"]+)" string="(?:true|false)">'
+                    r"(?P<value>.*?)</｜DSML｜parameter>",
+                },
+                "transform": NAMED,
+            },
+            content={"close": "<｜end▁of▁sentence｜>"},
+        ),
+    ),
+    "blocks with authors": (
+        "inkling",
+        template(
+            {
+                "open_pattern": r"(?:<\|message_model\|>)?[^<]*<\|content_invoke_tool_json\|>",
+                "close": "<|end_message|>",
+                "content": "json",
+                "transform": {"function": {"name": "{content.name}", "arguments": "{content.args}"}},
+            },
+            thinking={
+                "open_pattern": r"(?:<\|message_model\|>)?[^<]*<\|content_thinking\|>",
+                "close": "<|end_message|>",
+            },
+            content={"open_pattern": r"(?:<\|message_model\|>)?[^<]*<\|content_text\|>", "close": "<|end_message|>"},
+        ),
+    ),
+}
+
+
+@each("name", KNOWN)
+def test_a_known_format_is_recognized(name: str):
+    row, description = KNOWN[name]
+    assert read(description).format == row
+
+
+def test_a_known_format_keeps_the_end_of_the_turn_that_only_the_template_has():
+    _, known = KNOWN["JSON in tags"]
+    fields = {**known["fields"], "content": {"close": "<|my_end|>"}}
+    form = find_format(read({**known, "fields": fields}).format)
+    assert (form.variants, form.openers) == (FORMATS["tool_call"].variants, FORMATS["tool_call"].openers)
+    text = '<tool_call>\n{"name": "list_nests", "arguments": {}}\n</tool_call><|my_end|>'
+    assert parse(text, TOOLS, formats=[form])[0] == ""
+
+
+# --- templates that are not supported --------------------------------------------------------------------------------
+
+TAGGED = {"open": "<act>", "close": "</act>", "content": "json", "transform": JSON_CALL}
+HEADED = {"open_pattern": r"<act (?P<name>\w+)>", "close": "</act>", "content": "json", "transform": NAMED}
+
+
+def marked(**arguments: Any) -> dict[str, Any]:
+    """Return a template of marked parameters with these arguments of the content parser."""
+    return template({**HEADED, "content": "xml-inline", "content_args": arguments})
+
+
+PAIR = r"<(?P<key>\w+)>(?P<value>.*?)</>"
+REJECTED: Mapping[str, tuple[Any, str]] = {
+    "not a table": (["fields"], "a response template is an object with 'fields'"),
+    "another version": ({**template(TAGGED), "version": 2}, "version 2 of response templates is not supported"),
+    "an unknown key": ({**template(TAGGED), "field": {}}, "unknown key 'field'"),
+    "no fields": ({"fields": {}}, "'fields' must be an object with at least one field"),
+    "no calls": ({"fields": {"content": TEXT}}, "the template has no field 'tool_calls'"),
+    "a field that replies do not have": (template(TAGGED, plan=THOUGHTS), "field 'plan': a reply has no such part"),
+    "an unknown key of a field": (template({**TAGGED, "begin": "x"}), "field 'tool_calls': unknown key 'begin'"),
+    "text that is parsed": (template(TAGGED, content={"content": "json"}), "cannot be parsed as 'json'"),
+    "two fields without openers": (template(TAGGED, content={}, thinking={}), "not content and thinking"),
+    "no closer": (template(TAGGED, thinking={"open": "<muse>"}), "a field with an opener needs a closer"),
+    "an invalid pattern": (template({**HEADED, "open_pattern": "<act ("}), "open_pattern: the pattern '<act (' is"),
+    "a lookbehind": (template({**HEADED, "open_pattern": r"(?<=x)<(?P<name>\w+)>"}), "'(?<=' in the pattern"),
+    "a back-reference": (template({**HEADED, "open_pattern": r"<(?P<name>\w+) \1>"}), r"\1 in the pattern"),
+    "a repeated part": (template({**HEADED, "open_pattern": r"(?:<a><b>)+(?P<name>\w+)>"}), "the repetition '+'"),
+    "free text in a marker": (
+        template({**HEADED, "open_pattern": r"<act .*? (?P<name>\w+)>"}),
+        "text that is not fixed",
+    ),
+    "a name in the closer": (
+        template({**TAGGED, "close_pattern": r"</act:(?P<name>\w+)>", "close": None, "transform": NAMED}),
+        "the name is the group 'name' of close_pattern, so it is unknown until the call ends",
+    ),
+    "a name that is missing": (
+        template({**TAGGED, "transform": NAMED}),
+        "the group 'name', which contains the name, is",
+    ),
+    "a fixed name": (
+        template({**TAGGED, "transform": {"function": {"name": "f", "arguments": "{content}"}}}),
+        "'transform' must contain a placeholder, such as {name}, instead of 'f'",
+    ),
+    "arguments that are put together": (
+        template({**TAGGED, "transform": {"function": {"name": "{content.a}", "arguments": {"b": "{content.b}"}}}}),
+        "'transform' must contain a placeholder",
+    ),
+    "arguments elsewhere": (
+        template({**TAGGED, "transform": {"function": {"name": "{content.a.b}", "arguments": "{content.c}"}}}),
+        "the name and the arguments must be members of the same object",
+    ),
+    "a part of JSON after a name": (
+        template({**HEADED, "transform": {"function": {"name": "{name}", "arguments": "{content.with}"}}}),
+        "the arguments must be '{content}'",
+    ),
+    "lines of keys": (template({**HEADED, "content": "kv-lines"}), "arguments that are parsed as 'kv-lines'"),
+    "delimiters that differ": (
+        template({**HEADED, "content_args": {"string_delims": [["<<", ">>"]]}}),
+        "'string_delims' with several or with different delimiters",
+    ),
+    "delimiters in an envelope": (
+        template({**TAGGED, "content_args": {"string_delims": [["~", "~"]]}}),
+        "'string_delims' is supported only if the name is a group",
+    ),
+    "no tag pattern": (marked(), "'xml-inline' needs a tag_pattern"),
+    "a tag without a value": (marked(tag_pattern=r"<(?P<key>\w+)>"), "must contain the groups 'key' and 'value'"),
+    "a value without a closer": (marked(tag_pattern=r"<(?P<key>\w+)>(?P<value>.*)"), "must have literals"),
+    "typed values": (marked(tag_pattern=PAIR, value_parser={"name": "int"}), "value_parser 'int' is not supported"),
+    "values in quotes": (marked(tag_pattern=PAIR, value_parser={"name": "json"}), "needs 'allow_non_json'"),
+}
+
+
+@each("name", REJECTED)
+def test_a_construct_that_is_not_supported_is_named(name: str):
+    description, reason = REJECTED[name]
+    with pytest.raises(FormatError) as raised:
+        read(description)
+    assert reason in str(raised.value)
