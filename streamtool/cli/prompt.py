@@ -8,6 +8,7 @@ from streamtool.core.errors import SettingsError
 from streamtool.prompting import project
 from streamtool.protocols.registry import CLIENTS, client_protocol
 from streamtool.protocols.shared import wire
+from streamtool.settings.readers import RESPONSE_TEMPLATE
 from streamtool.upstream.chat_templates import ChatTemplates
 
 
@@ -21,7 +22,7 @@ def run(request: str, format_name: str | None, config: str | None, protocol: str
     conversation = client_protocol(protocol, address(protocol, body)).read_request(body, settings.limits)
     model = settings.for_model(conversation.model)
     model = model.with_template(ChatTemplates(settings).of(model))
-    if format_name is not None and format_name != "auto":
+    if format_name not in (None, "auto", RESPONSE_TEMPLATE):
         model = model.teaching(format_name, "by --format")
     projected = project(conversation, model, model.format)
     screen = Screen()

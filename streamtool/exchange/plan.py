@@ -249,7 +249,13 @@ def _model_settings(received: Received, settings: Settings, templates: Templates
             model = evolve(model, mode=Settings(mode=mode).mode)  # type: ignore[arg-type]  # it checks
         if format_ is not None:
             taught = Settings(format=format_).format
-            model = model.with_own_format if taught == "auto" else model.teaching(taught, BY_SETTING)
+            match taught:
+                case "auto":
+                    model = model.with_own_format
+                case "response_template":
+                    model = model.with_described_format
+                case _:
+                    model = model.teaching(taught, BY_SETTING)
     except SettingsError as error:
         raise RequestError(f"invalid header: {error.message}", param=error.param) from None
     return model

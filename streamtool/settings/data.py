@@ -16,6 +16,7 @@ from attrs import Factory, evolve, fields, frozen
 from streamtool.core.bounded_cache import LruCache
 from streamtool.core.errors import SettingsError
 from streamtool.models.families import family_of
+from streamtool.models.response_templates import Described
 from streamtool.protocols.table import PATHS, UPSTREAM_NAMES, ForcingSetting
 from streamtool.settings import readers as read
 from streamtool.settings.model import BY_SETTING, ModelSettings, PromptSettings, Training, reason_by_name
@@ -57,13 +58,17 @@ class Settings:
     cors_origins: tuple[str, ...] = setting((), read.list_of(read.origin))
     """Origins whose web pages may use the proxy; patterns with `*` and `?` are allowed."""
     mode: Mode = setting("emulate")
-    format: str = setting("auto", read.format_or_auto)
+    format: str = setting("auto", read.taught_format)
     """The format to teach. `auto`: the one that the chat template or the model family indicates or, failing that,
-    `tool_call`.
+    `tool_call`. `response_template`: the one that the response template describes, even if it uses special tokens.
     """
     chat_template: str = setting("auto")
     """The model's chat template: a file or a Hugging Face folder. `auto`: the template that the upstream reports.
     `none`: no template.
+    """
+    response_template: str | Described = setting("auto", read.response_template)
+    """The model's response template: a file, a Hugging Face folder, or the template itself. `auto`: the one next to the
+    `chat_template` file. `none`: no template.
     """
     formats: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.format_name)))
     """Formats to recognize in addition to the taught one; None means all that are enabled by default."""
@@ -301,13 +306,15 @@ class Settings:
             template=rule.template or (upstream.template if upstream else "chatml"),
             forcing=rule.forcing or (upstream.forcing if upstream else self.app_forcing),
             mode=rule.mode or self.mode,
-            format=family.format if taught == "auto" else taught,
+            format=family.format if taught in ("auto", read.RESPONSE_TEMPLATE) else taught,
             formats=self.formats if rule.formats is None else rule.formats,
             training=Training(
                 family,
                 rule.chat_template or self.chat_template,
                 reasoning_open=begun,
                 reason=reason_by_name(family) if taught == "auto" else BY_SETTING,
+                response_template=rule.response_template or self.response_template,
+                teaches_described=taught == read.RESPONSE_TEMPLATE,
             ),
             calls_in_reasoning=(family.calls_in_reasoning or False) if thinks == "auto" else thinks,
             context=rule.context or self.context,

@@ -5,8 +5,11 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from statemachine import FORMATS, OPT_IN
+from statemachine.formats import DEFAULT, find_format, rivals_of
+from streamtool.core.errors import SettingsError
 from streamtool.models.chat_templates import Recognised
 from streamtool.models.families import UNKNOWN, Family, Roles
+from streamtool.models.response_templates import Described
 from streamtool.protocols.table import ForcingSetting
 from streamtool.settings.tables import Mode, ResultSettings, SchemaStyle, UpstreamSettings
 
@@ -45,8 +48,14 @@ class Training:
     """The family identified by the model's name."""
     chat_template: str = "auto"
     """Where to find the model's chat template: a path, `auto` (request it from the upstream), or `none`."""
+    response_template: str | Described = "auto"
+    """Where to find the model's response template: a path, `auto` (next to the chat template), or `none`; or what it
+    describes.
+    """
+    teaches_described: bool = False
+    """Whether the format of the response template is taught even if it uses special tokens."""
     recognised: Recognised | None = None
-    """The result of analyzing the chat template; None if the template is not known."""
+    """The result of analyzing the chat template and the response template; None if neither is known."""
     reasoning_open: bool | Literal["auto"] = "auto"
     """Whether the prompt opens the reasoning. `auto`: only if the operator has set a template that does so."""
     reason: str = BY_DEFAULT
@@ -86,14 +95,28 @@ class ModelSettings:
         Formats that are disabled by default are enabled if they are taught or if the family writes them. If two formats
         look alike, the taught one takes precedence.
         """
+        trained = self.training.recognised.format if self.training.recognised is not None else None
+        if self.format not in FORMATS or (trained is not None and trained not in FORMATS):
+            return self._listened_with_described
         rival = FORMATS[self.format].alias_of
         if self.formats is not None:
             return self.formats if self.format in self.formats else (*self.formats, self.format)
-        trained = self.training.recognised.format if self.training.recognised is not None else None
         further = {*self.training.family.listen, *(name for name in (self.format, trained) if name in OPT_IN)}
         if not further and not rival:
             return None
         return tuple(name for name in FORMATS if name != rival and (name not in OPT_IN or name in further))
+
+    @property
+    def _listened_with_described(self) -> tuple[str, ...]:
+        """The formats for the parser if a response template describes one that is not in the table. It takes precedence
+        over formats that look alike.
+        """
+        known = self.training.recognised
+        found = dict.fromkeys((self.format, *((known.format,) if known is not None and known.format else ())))
+        described = [name for name in found if name not in FORMATS]
+        rivals = {rival for name in described for rival in rivals_of(find_format(name))}
+        others = (*(DEFAULT if self.formats is None else self.formats), *self.training.family.listen, *found)
+        return tuple(name for name in dict.fromkeys(others) if name not in rivals)
 
     @property
     def automatic(self) -> bool:
@@ -114,6 +137,17 @@ class ModelSettings:
         family = self.training.family
         return self.teaching(family.format, reason_by_name(family)).with_template(self.training.recognised)
 
+    @property
+    def with_described_format(self) -> "ModelSettings":
+        """The same settings with the format that the response template describes.
+
+        Raises SettingsError if the model has no response template.
+        """
+        known = self.training.recognised
+        if known is None or not known.described or known.format is None:
+            raise SettingsError(f"format: no response_template is known for {self.name}", param="format")
+        return self.teaching(known.format, BY_SETTING)
+
     def teaching(self, format: str, reason: str) -> "ModelSettings":
         """Return the same settings, but with this taught format and reason."""
         return evolve(self, format=format, training=evolve(self.training, reason=reason))
@@ -123,10 +157,15 @@ class ModelSettings:
         if recognised is None:
             return self
         known = evolve(self, training=evolve(self.training, recognised=recognised))
+        if recognised.described and self.training.teaches_described and recognised.format is not None:
+            return known.teaching(recognised.format, BY_SETTING)
         taught = recognised.taught
         if taught is None or not self.automatic:
             return known
         special = "" if taught == recognised.format else f", a marker of {recognised.format}, which uses special tokens"
+        if recognised.described:
+            special = "" if taught == recognised.format else f", whose format, {recognised.format}, uses special tokens"
+            return known.teaching(taught, f"from the response template{special}")
         reason = f"from the template: contains `{recognised.mark}`{special}"
         return known.teaching(taught, reason)
 
@@ -152,6 +191,7 @@ class ModelSettings:
         if known.reasoning_open is True:
             return (told.opener or told.opener_on_request if told else "") or known.family.reasoning
         ours = known.chat_template not in ("auto", "none") and self.protocol != "completions"
+        ours = ours or known.response_template not in ("auto", "none")
         if told is None or not ours:
             return ""
         return told.opener_on_request if thinking else told.opener

@@ -19,11 +19,15 @@ from urllib.parse import urlsplit
 from attrs import NOTHING, Attribute, AttrsInstance, Converter, field, fields, has
 
 from statemachine import FORMATS
+from statemachine.formats import FormatError, is_format
 from streamtool.core.errors import SettingsError
+from streamtool.models import response_templates
 from streamtool.protocols.table import PATHS, ROWS, without_version
 
 FRAMES = ("default", "tool_result", "doai", "windlass")
 """The names of the predefined result frames."""
+RESPONSE_TEMPLATE = "response_template"
+"""The value of `format` that teaches the format of the model's response template."""
 _HOST = re.compile(r"[^\s/:@]+")
 _ORIGIN = re.compile(r"[a-z*][a-z0-9+.*-]*://[^\s/@]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -349,7 +353,7 @@ def frame(value: Any, path: str) -> str:
 def format_name(value: Any, path: str) -> str:
     """Read the name of a format."""
     found = text(value, path)
-    if found not in FORMATS:
+    if not is_format(found):
         raise SettingsError(
             f'{path}: unknown format "{found}"; did you mean "{nearest(found, FORMATS)}"?',
             param=path,
@@ -358,9 +362,21 @@ def format_name(value: Any, path: str) -> str:
     return found
 
 
-def format_or_auto(value: Any, path: str) -> str:
-    """Read the name of a format, or `auto`."""
-    return "auto" if value == "auto" else format_name(value, path)
+def taught_format(value: Any, path: str) -> str:
+    """Read the name of a format, `auto`, or `response_template`."""
+    return text(value, path) if value in ("auto", RESPONSE_TEMPLATE) else format_name(value, path)
+
+
+def response_template(value: Any, path: str) -> "str | response_templates.Described":
+    """Read a response template: a path, `auto`, `none`, or the template itself."""
+    if isinstance(value, response_templates.Described):
+        return value
+    if not isinstance(value, Mapping):
+        return text(value, path)
+    try:
+        return response_templates.read(value)
+    except FormatError as error:
+        raise SettingsError(f"{path}: {error}", param=path, code="unsupported_response_template") from None
 
 
 _BY_TYPE: Mapping[Any, SettingReader] = {bool: flag, str: text, float: seconds, tuple[str, ...]: list_of(text)}

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from attrs import NOTHING, Factory, frozen
 
 from streamtool.core.errors import SettingsError
+from streamtool.models.response_templates import Described
 from streamtool.protocols.table import PROTOCOLS, UPSTREAM_NAMES, ForcingSetting, protocol_of_host
 from streamtool.settings import readers as read
 from streamtool.settings.readers import setting
@@ -183,7 +184,7 @@ class ModelRule:
     upstream: str | None = setting(None)
     """The name of an upstream; None: the first one."""
     mode: Mode | None = setting(None)
-    format: str | None = setting(None, read.optional(read.format_or_auto))
+    format: str | None = setting(None, read.optional(read.taught_format))
     formats: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.format_name)))
     context: int | None = setting(None, read.optional(read.integer(1)))
     tokenizer: str | None = setting(None)
@@ -194,6 +195,7 @@ class ModelRule:
     media: bool | None = setting(None)
     calls_in_reasoning: bool | Literal["auto"] | None = setting(None, read.optional(FLAG_OR_AUTO))
     chat_template: str | None = setting(None)
+    response_template: str | Described | None = setting(None, read.optional(read.response_template))
     reasoning_open: bool | Literal["auto"] | None = setting(None, read.optional(FLAG_OR_AUTO))
     mcp: tuple[str, ...] | None = setting(None)
     """MCP servers whose tools the proxy executes for requests without tools."""

@@ -1,4 +1,6 @@
-"""The chat templates of models, read from files or requested from upstreams that expose them.
+"""The chat templates and response templates of models.
+
+Both are read from files. Chat templates are also requested from upstreams that expose them.
 
 Files are read once, when a middleware or transport is created. A template is requested from an upstream concurrently
 with the first request, which does not wait for the template: that request relies on the model's name, later ones on the
@@ -20,11 +22,14 @@ from urllib.parse import quote
 import anyio
 from attrs import frozen
 
+from statemachine.formats import FormatError
 from streamtool.asgi.types import SCOPE, ASGIApp, ask, never_disconnects
 from streamtool.core.clients import ANONYMOUS, HeaderPairs, client_of, entry_to_evict
 from streamtool.core.errors import SettingsError, StreamtoolError
 from streamtool.core.json_value import Json
+from streamtool.models import response_templates
 from streamtool.models.chat_templates import Recognised, recognise
+from streamtool.models.response_templates import Described, as_recognised
 from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings, Settings, UpstreamSettings
 
@@ -34,6 +39,8 @@ TIMEOUT: Final = 5.0
 """Maximum number of seconds for an upstream to return a template."""
 _NAMES: Final = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 """Files in a Hugging Face folder that may contain the template, in order of precedence."""
+RESPONSE_TEMPLATE_FILE: Final = "tokenizer_config.json"
+"""File in a Hugging Face folder that may contain the response template."""
 _MAX_MODELS: Final = 1000
 """Maximum number of cached models."""
 _MAX_FILE: Final = 64 * 1024 * 1024
@@ -47,6 +54,8 @@ class FoundTemplate:
     where: str
     """The file, or the path at the upstream."""
     recognised: Recognised
+    described: Described | None = None
+    """The analysis of the response template next to the chat template."""
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -64,8 +73,50 @@ def read_template(path: str, place: str = "chat_template") -> FoundTemplate:
     for file in files:
         told = template_in(read_file(file, place), file.suffix == ".json")
         if told is not None:
-            return FoundTemplate(str(file), told)
+            return FoundTemplate(str(file), told, described_beside(files, place))
     raise SettingsError(f'{place}: "{files[-1]}" contains no chat template', param=place)
+
+
+def described_beside(files: Iterable[Path], place: str) -> Described | None:
+    """Return what the response template in one of these files describes, or None if they contain none. One
+    that is not supported is only logged, because no setting asks for it.
+    """
+    for file in files:
+        if file.suffix == ".json" and (template := response_template_in(read_file(file, place))) is not None:
+            try:
+                return response_templates.read(template)
+            except FormatError as error:
+                _log.warning("the response_template in %s is not used: %s", file, error)
+    return None
+
+
+def read_response_template(path: str, place: str) -> Described:
+    """Return what the response template in this file or folder describes. Raises SettingsError, which names the setting
+    (`place`).
+    """
+    found = Path(path)
+    file = found / RESPONSE_TEMPLATE_FILE if found.is_dir() else found
+    template = response_template_in(read_file(file, place), alone=True)
+    if template is None:
+        raise SettingsError(f'{place}: "{file}" contains no response_template', param=place)
+    try:
+        return response_templates.read(template)
+    except FormatError as error:
+        raise SettingsError(f'{place}: "{file}": {error}', param=place, code="unsupported_response_template") from None
+
+
+def response_template_in(text: str, *, alone: bool = False) -> Json:
+    """Return the response template in the text of a JSON file, or None if it contains none. With `alone`, the file may
+    also be the template itself.
+    """
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    own: Json = fields.get("response_template")
+    return fields if own is None and alone and "fields" in fields else own
 
 
 def read_file(file: Path, place: str) -> str:
@@ -131,6 +182,17 @@ class ChatTemplates:
         for path, place in places:
             if path not in ("auto", "none"):
                 self._files[path] = read_template(path, place)
+        self._described: dict[str, Described] = {}
+        """Path → what the response template in it describes."""
+        described: list[tuple[str | Described, str]] = [(settings.response_template, "response_template")]
+        described += [
+            (rule.response_template or "auto", f"model[{i}].response_template")
+            for i, rule in enumerate(settings.models)
+        ]
+        for own, place in described:
+            if isinstance(own, str) and own not in ("auto", "none"):
+                self._described[own] = read_response_template(own, place)
+        self._check_taught(settings)
         self._shown_templates: dict[tuple[str, str, str], FoundTemplate | None] = {}
         """The template that an upstream exposes, or None, keyed by (upstream, model, client). The model "" is the
         upstream's loaded model, regardless of its name. The client `ANONYMOUS` stands for all clients: the upstream
@@ -138,9 +200,31 @@ class ChatTemplates:
         """
 
     def of(self, model: ModelSettings, client: str = ANONYMOUS) -> Recognised | None:
-        """Return the analysis of the model's template, if it is known for this client."""
+        """Return the analysis of the model's template, if it is known for this client, together with that of its
+        response template.
+        """
         shown = self.found(model, client)
-        return None if shown is None else shown.recognised
+        told = None if shown is None else shown.recognised
+        own = self._described_for(model, shown)
+        if own is None:
+            return told
+        return as_recognised(own, told if model.training.chat_template != "auto" else None)
+
+    def _described_for(self, model: ModelSettings, shown: FoundTemplate | None) -> Described | None:
+        """Return what the model's response template describes, or None if it has none."""
+        own = model.training.response_template
+        if own == "auto":
+            return None if shown is None else shown.described
+        return own if isinstance(own, Described) else self._described.get(own)
+
+    def _check_taught(self, settings: Settings) -> None:
+        """Raise SettingsError if `format` is that of a response template that is not known."""
+        names = [("", "format"), *((rule.match, f"model[{i}].format") for i, rule in enumerate(settings.models))]
+        for name, place in names:
+            model = settings.for_model(name)
+            shown = self._files.get(model.training.chat_template)
+            if model.training.teaches_described and self._described_for(model, shown) is None:
+                raise SettingsError(f"{place}: no response_template is known; set its path", param=place)
 
     def found(self, model: ModelSettings, client: str = ANONYMOUS) -> FoundTemplate | None:
         """Return the analysis of the model's template together with the location where the template was found."""

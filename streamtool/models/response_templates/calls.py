@@ -68,8 +68,10 @@ def calls_of(name: str, field: TemplateField) -> Format:
 
 def closers(field: TemplateField) -> tuple[str, tuple[str, ...]]:
     """Return the closer of a call, and other markers that end it."""
-    closes = sorted(markers(field.closes), key=len)
-    return (closes[0], tuple(closes[1:])) if closes else ("", ())
+    closes = markers(field.closes)
+    # The first one is written, unless it is another one and more (`</call>` and `</call></calls>`).
+    first = next((one for one in sorted(closes, key=len) if closes[0].startswith(one)), "")
+    return first, tuple(close for close in closes if close != first)
 
 
 def expressions_of(name: str, field: TemplateField, shape: Shape, ways: Sequence[Way]) -> Format:
