@@ -9,7 +9,7 @@ from statemachine.bodies import expression, json_object, parameters
 from statemachine.bodies.elements import is_arguments_object, may_hold_all
 from statemachine.bodies.parameters import ParameterReader, tables
 from statemachine.bodies.scalars import ENTITIES, raw_value_json, unescape_entities, unescape_json
-from statemachine.bodies.words import Pattern, name_text, word
+from statemachine.bodies.words import Pattern, word
 from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
 from statemachine.formats.markers import Markers, closers_of
 from statemachine.formats.openers import Continuation, Opener
@@ -80,7 +80,7 @@ def plain_name(
     quote = (yield from reader.peek()) in "\"'"
     if quote:
         reader.take(1)
-    name = (yield from word(machine, words_text if opener.literal.endswith("=") else name_text)).rstrip(" ")
+    name = (yield from word(machine, words_text if opener.literal.endswith("=") else opener.name_text)).rstrip(" ")
     if quote and (yield from reader.peek()) in "\"'":
         reader.take(1)
     if any(variant.name_rule and name in variant.name_rule.ignored_words for _, variant in opener.names):

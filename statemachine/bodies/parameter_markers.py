@@ -101,6 +101,8 @@ class Tables:
     """
     call_name: Callable[[str, int], Match[str] | None]
     """Like `call_tag`, if the name follows the opener."""
+    tag_text: Callable[[str, int], Match[str] | None]
+    """Matches the text of a key's tag."""
     ends: Markers[bool]
     """Markers that end a key; true if the key's type follows."""
     type_ends: Markers[bool] | None
@@ -111,6 +113,14 @@ class Tables:
     quote_open: Markers[Marker] | None
     quoted: ValueEnds | None
     """Markers and run for the inside of the quotes that may surround a value."""
+
+
+def tag_text_before(ends: tuple[str, ...]) -> Callable[[str, int], Match[str] | None]:
+    """Return a match for the text of a tag that one of these markers ends. It contains no character that begins one of
+    them.
+    """
+    first = "".join(sorted({end[0] for end in ends} - set("<>{")))
+    return re.compile(rf"[^<>\r\n{re.escape(first)}]{{0,{MAX_KEY}}}+").match if first else tag_text
 
 
 @lru_cache(maxsize=256)
@@ -150,6 +160,7 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
         call_name=re.compile(
             rf"(?:[ \t]{{0,16}}+\r?\n{space})?+[\w.:-]{{0,{MAX_KEY}}}+(?:[ \t]{{0,16}}+\r?+(\Z)|{after_name})"
         ).match,
+        tag_text=tag_text_before(() if body.key_rule.attribute else body.key_rule.ends),
         ends=Markers([*((end, False) for end in body.key_rule.ends), *((mark, True) for mark in body.type_marks[:1])]),
         type_ends=Markers([(body.type_marks[1], False)]) if body.type_marks else None,
         closing=re.compile(closing if keyed else "(?!)").match,
@@ -243,7 +254,7 @@ def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None
     """
     reader = machine.reader
     while True:
-        text = tag_text(reader.text, reader.at + offset)
+        text = table.tag_text(reader.text, reader.at + offset)
         stop = text.end() if text else reader.at + offset
         found = table.ends.match(reader.text, stop)
         if found is not None and found.lastindex:

@@ -3,11 +3,9 @@
 import re
 from collections.abc import Callable, Generator
 
+from statemachine.formats.openers import name_text
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import Mismatch
-
-name_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+").match
-
 
 Pattern = Callable[..., re.Match[str] | None]
 

@@ -10,7 +10,8 @@ described  formats that are not in the table, but are known by name
 compile    the tables compiled from a set of formats, made once and shared by all parsers
 """
 
-from statemachine.formats.described import add_format, find_format, is_format, rivals_of
+from statemachine.formats.compile import rivals_of
+from statemachine.formats.described import add_format, find_format, is_format
 from statemachine.formats.format import (
     Anchor,
     Body,

@@ -10,7 +10,7 @@ from functools import lru_cache
 from attrs import evolve
 
 from statemachine.formats.described import find_format, is_format
-from statemachine.formats.format import Anchor, Format, MessageBody, check_formats, openers_of
+from statemachine.formats.format import Anchor, Format, FormatError, MessageBody, check_formats, openers_of
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Opener, tree_of
 from statemachine.formats.scanner import TICK, Closers, Marked, Scanners
@@ -167,9 +167,40 @@ def openers_of_all(names: Iterable[str]) -> frozenset[str]:
     Raises:
         ValueError: a format is unknown.
     """
-    forms = [FORMATS[name] for name in resolve_formats(names)[0]]
+    rows, others = resolve_formats(names)
+    forms = [*(FORMATS[name] for name in rows), *others]
     calls = (opener for form in forms for variant in form.variants for opener in openers_of(form, variant))
     return frozenset((*calls, *(opener for form in forms for opener, _ in form.wrappers)))
+
+
+@lru_cache(maxsize=64)
+def rivals_of(form: Format) -> frozenset[str]:
+    """Return the rows of the table that cannot be read together with a format: calls in both begin alike, or a marker
+    of one is the beginning of a marker of the other.
+    """
+    alike = {name for name, row in FORMATS.items() if name != form.name and begin_alike(row, form)}
+    others = tuple(name for name in DEFAULT if name not in alike)
+    if not are_distinct(others, form):
+        alike.update(name for name in others if not are_distinct((name,), form))
+    return frozenset(alike)
+
+
+def begin_alike(one: Format, other: Format) -> bool:
+    """Return whether calls in two formats begin alike."""
+    try:
+        check_formats({one.name: one, other.name: other})
+    except FormatError:
+        return True
+    return False
+
+
+def are_distinct(names: tuple[str, ...], form: Format) -> bool:
+    """Return whether the markers of a format can be told apart from those of rows of the table."""
+    try:
+        FormatTables((*map(FORMATS.__getitem__, names), form), ())
+    except ValueError:
+        return False
+    return True
 
 
 def precompile(formats: Iterable[str | Format] | None = None) -> None:

@@ -3,8 +3,6 @@
 A name is derived from the description, so it never changes its meaning, and nothing is ever removed.
 """
 
-from functools import lru_cache
-
 from statemachine.formats.format import Format, FormatError, check_formats
 from statemachine.formats.table import FORMATS
 
@@ -34,18 +32,3 @@ def find_format(name: str) -> Format:
 def is_format(name: str) -> bool:
     """Return whether a format has this name."""
     return name in FORMATS or name in _described
-
-
-@lru_cache(maxsize=64)
-def rivals_of(form: Format) -> frozenset[str]:
-    """Return the rows of the table that cannot be read together with a format: calls in both begin alike."""
-    return frozenset(name for name, row in FORMATS.items() if name != form.name and conflict(row, form))
-
-
-def conflict(one: Format, other: Format) -> bool:
-    """Return whether two formats cannot be read together."""
-    try:
-        check_formats({one.name: one, other.name: other})
-    except FormatError:
-        return True
-    return False

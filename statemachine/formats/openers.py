@@ -6,7 +6,7 @@ distinguished by the text after it, so no format has to know about the others.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 
@@ -91,6 +91,21 @@ def envelope_of(form: Format) -> Envelope:
 
 
 DEFAULT_ENVELOPE = Envelope()
+NameText = Callable[[str, int], re.Match[str] | None]
+NO_NAME = r"\s<>{}\[\]()\"'`,=|"
+"""Characters that no name contains, in character-class syntax."""
+name_text = re.compile(f"[^{NO_NAME}]*+").match
+
+
+@lru_cache(maxsize=256)
+def name_text_before(ends: tuple[str, ...]) -> NameText:
+    """Return a match for a name that one of these markers ends. A character that begins one of them ends the name,
+    unless it is a letter, a digit or a slash.
+    """
+    first = "".join(sorted({end[0] for end in ends if re.match(rf"[^\w/{NO_NAME}]", end)}))
+    return re.compile(rf"[^{NO_NAME}{re.escape(first)}]*+").match if first else name_text
+
+
 BLOCK_ENDS = (">", "]")
 """Last characters that the opener and the closer of a block must have if the block may be empty."""
 
@@ -118,6 +133,8 @@ class Opener:
     """Formats in which the name of the call may follow."""
     ends: Markers[tuple[Format, Variant, str]] | None = field(default=None, init=False)
     """Markers that end such a name, each with the format it belongs to."""
+    name_text: NameText = field(default=name_text, init=False)
+    """Matches such a name, up to the first character that cannot be part of it."""
     continuation: Continuation | None = field(default=None, init=False)
     """Format of the expression or message header that may follow, if any."""
     tool: tuple[Format, Variant, str] | None = field(default=None, init=False)
@@ -196,6 +213,7 @@ class Opener:
                 if end:
                     ends.setdefault(end, (form, variant, end))
         if ends:
+            self.name_text = name_text_before(tuple(ends))
             self.ends = Markers(ends.items(), any_case=any("{_}" in end for end in ends))
         for child in self._children.values():
             child.finish(around)

@@ -321,6 +321,10 @@ REJECTED: Mapping[str, tuple[Any, str]] = {
     "a lookbehind": (template({**HEADED, "open_pattern": r"(?<=x)<(?P<name>\w+)>"}), "'(?<=' in the pattern"),
     "a back-reference": (template({**HEADED, "open_pattern": r"<(?P<name>\w+) \1>"}), r"\1 in the pattern"),
     "a repeated part": (template({**HEADED, "open_pattern": r"(?:<a><b>)+(?P<name>\w+)>"}), "the repetition '+'"),
+    "a letter after the name": (
+        template({**HEADED, "open_pattern": r"<act (?P<name>\w+)WITH>"}),
+        "'WITH>' directly after a name may be a part of it",
+    ),
     "free text in a marker": (
         template({**HEADED, "open_pattern": r"<act .*? (?P<name>\w+)>"}),
         "text that is not fixed",

@@ -188,6 +188,26 @@ TEMPLATES: Mapping[str, Mapping[str, Any]] = {
         },
         content={"close_pattern": r"<\|halt\|>\s*"},
     ),
+    "other_brackets": template(
+        {
+            "open_pattern": r"«do»(?P<name>\w+)«with»",
+            "close": "«/do»",
+            "content": "json",
+            "transform": NAMED,
+        },
+        thinking={"open": "«muse»", "close": "«/muse»"},
+        content=TEXT,
+    ),
+    "keys_in_other_brackets": template(
+        {
+            "open_pattern": r"@@do@@(?P<name>\w+)\s*",
+            "close": "@@done@@",
+            "content": "xml-inline",
+            "content_args": {"tag_pattern": r"\[k\](?P<key>\w+)\[/k\]\s*\[v\](?P<value>.*?)\[/v\]"},
+            "transform": NAMED,
+        },
+        content=TEXT,
+    ),
     "blocks_with_authors": template(
         {
             "open_pattern": r"(?:<\|mail\|>)?[^<]*<\|type_step\|>",
@@ -363,6 +383,12 @@ REPLIES: tuple[Reply, ...] = (
     ),
     Reply("spelled_json", "one call", f'{{"use": "find_bird", "values": {BIRD}}}<|halt|>'),
     Reply("spelled_json", "text", "Two coots.<|halt|>"),
+    Reply("other_brackets", "two calls", f"«muse»hm«/muse»«do»find_bird«with»{BIRD}«/do»«do»list_nests«with»{{}}«/do»"),
+    Reply(
+        "keys_in_other_brackets",
+        "two calls",
+        "I look.@@do@@list_nests@@done@@@@do@@find_bird[k]name[/k][v]a [b] @c[/v][k]count[/k][v]2[/v]@@done@@",
+    ),
     Reply(
         "blocks_with_authors",
         "reasoning, text and a call",

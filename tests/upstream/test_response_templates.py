@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 import pytest
-from support.response_templates import TEMPLATES, template
+from support.response_templates import NAMED, TEMPLATES, template
 
 from statemachine import FORMATS
 from streamtool.core.errors import SettingsError
@@ -84,6 +84,14 @@ def test_other_formats_are_recognized_unless_they_look_alike():
     listened = of(Settings(response_template=look_alike)).listened_formats or ()
     assert "tool_call" not in listened
     assert {"invoke", "glm45", "qwen3_coder"} <= set(listened)
+    calls = {
+        "open_pattern": r"<\|call\|>\s*<do=(?P<name>\w+)>",
+        "close": "<|done|>",
+        "content": "json",
+        "transform": NAMED,
+    }
+    listened = of(Settings(response_template=template(calls))).listened_formats or ()
+    assert "harmony" not in listened, "its calls end with <|call|>"
     only = of(Settings(response_template=PLAIN, formats=("invoke",)))
     assert only.listened_formats == ("invoke", only.format)
 

@@ -269,6 +269,8 @@ def split(way: Way, group: str) -> Head:
 def ends_of(head: Head, body: Body) -> tuple[str, ...]:
     """Return the marker that ends a name, or () if only whitespace separates the name from the body."""
     end = marker(head.after)
+    if head.after and isinstance(head.after[0], str) and re.match(r"[\w/]", head.after[0]):
+        raise PatternError(f"{head.after[0]!r} directly after a name may be a part of it")
     if end.endswith("{") and isinstance(body, JsonBody):
         end = end[:-1].removesuffix("{*}") or "{"
     return (end,) if end else ()
