@@ -91,10 +91,11 @@ class Parser:
         edits = is_second_of("names", names, "spelling", "edit")
         schemas = tools_of(tools)
         active, others = (DEFAULT, ()) if formats is None else resolve_formats(formats)
+        unread: tuple[Format, ...] = ()
         if schemas is not None and not schemas:
-            active = others = ()  # nothing can be a call
+            unread, active, others = others, (), ()  # nothing can be a call
         by_tool = formats is not None and any(form.by_tool for form in (*map(FORMATS.__getitem__, active), *others))
-        tables = tables_of(active, tuple(schemas) if schemas and by_tool else (), others)
+        tables = tables_of(active, tuple(schemas) if schemas and by_tool else (), others, unread)
         self._reader = Reader(Emitter(Ledger() if ledger else None))
         self._machine = Machine(self._reader, tables, Toolset(schemas, edits=edits), options, limits or LIMITS)
         self._grammar = reply.read(self._machine)

@@ -38,11 +38,12 @@ class FormatTables:
         "wrappers",
     )
 
-    def __init__(self, formats: tuple[Format, ...], tools: tuple[str, ...]) -> None:
+    def __init__(self, formats: tuple[Format, ...], tools: tuple[str, ...], unread: tuple[Format, ...] = ()) -> None:
         self.formats = formats
         # Without tools, no format is read, but a model still writes its messages, and its reasoning between its special
         # tokens.
-        native = formats or tuple(FORMATS[name] for name in DEFAULT)
+        rivals = {name for form in unread for name in (form.name, *rivals_of(form))}
+        native = formats or (*(FORMATS[name] for name in DEFAULT if name not in rivals), *unread)
         openers = tree_of(formats or messages_of(native), tools)
         self.continued: Markers[Opener] = Markers(continued_messages(native).items())
         """Beginnings of headers whose opener is in the prompt."""
@@ -132,13 +133,18 @@ def continued_messages(formats: Iterable[Format]) -> dict[str, Opener]:
 
 
 @lru_cache(maxsize=64)
-def tables_of(names: tuple[str, ...], tools: tuple[str, ...] = (), others: tuple[Format, ...] = ()) -> FormatTables:
+def tables_of(
+    names: tuple[str, ...],
+    tools: tuple[str, ...] = (),
+    others: tuple[Format, ...] = (),
+    unread: tuple[Format, ...] = (),
+) -> FormatTables:
     """Return the tables for the formats called `names`, for `others` (formats that are not in the table), and for the
-    tools whose names are openers.
+    tools whose names are openers. Of `unread` formats, only the messages and sections are read, if no format is.
 
     Each set of tables is built once and shared.
     """
-    return FormatTables((*(FORMATS[name] for name in names), *others), tools)
+    return FormatTables((*(FORMATS[name] for name in names), *others), tools, unread)
 
 
 def resolve_formats(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], tuple[Format, ...]]:

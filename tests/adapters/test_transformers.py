@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support.engine_cases import CASES, Outcome, alone, openai_tools
+from support.response_templates import TEMPLATES
 from support.sweeps import each
 
 from streamtool.adapters.transformers import install
@@ -54,6 +55,15 @@ def test_tokens_and_batches(tokenizer):
 def test_reasoning_opened_in_the_prompt(tokenizer):
     found = tokenizer.parse_response("hm</think>Hi", prefix="<|im_start|>assistant\n<think>\n")
     assert found == {"role": "assistant", "thinking": "hm", "content": "Hi"}
+
+
+def test_the_response_template_of_the_tokenizer_is_read():
+    made = Letters()
+    made.response_template = TEMPLATES["delimited_strings"]
+    install(made)
+    own = "<|lane>muse\nhm<lane|><|do>do:ping{a:<|~|>b<|~|>}<do|>"
+    assert made.parse_response(own, prefix="") == {"role": "assistant", "thinking": "\nhm", "tool_calls": PING}
+    assert made.parse_response(CALL, prefix="") == {"role": "assistant", "tool_calls": PING}
 
 
 def test_a_truncated_call_keeps_the_text_of_its_arguments(tokenizer):

@@ -138,6 +138,13 @@ def test_arguments_are_streamed(name: str):
     assert "".join(parts).endswith("coot")
 
 
+def test_reasoning_is_read_even_without_tools():
+    known = described["delimited_strings"]
+    parser = Parser({}, formats=[known.format])
+    text = "<|lane>muse\nhm<lane|>Two coots."
+    assert folded([*parser.feed(text), *parser.close()]) == ("Two coots.", "hm", [])
+
+
 def test_a_format_has_the_name_of_its_template():
     one, other = described["json_in_tags"].format, described["channels"].format
     assert one != other
