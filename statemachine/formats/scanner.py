@@ -502,6 +502,7 @@ class Scanners:
         markers += [(close, close) for close in left_over]
         tags = without_prefixes(tags_of(known.calls | known.values), [marker for marker, _ in markers])
         markers += [(tag, TextFinding.TAG) for tag in tags]
+        markers.sort(key=lambda marker: marker[0].startswith("[{*}"))  # `[muse]` takes precedence over a list
         openers: Markers[Marked] = Markers(markers)
         at: Markers[Marked] = Markers([*markers, (TICK, TextFinding.TICK)])
         keys = self._unmarked.reply if first else self._unmarked.anywhere

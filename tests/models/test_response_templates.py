@@ -5,7 +5,7 @@
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from support.statemachine_fold import cuts, pieces
 from support.sweeps import each
 
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Event, Parser, ReasoningDelta, TextDelta, parse
-from statemachine.formats import FORMATS, FormatError, find_format
+from statemachine.formats import DEFAULT, FORMATS, FormatError, find_format, rivals_of
 from streamtool.models.response_templates import Described, read
 
 RECORDED = json.loads(Path(__file__).with_name("response_templates.json").read_text(encoding="utf-8"))
@@ -44,12 +44,12 @@ Outcome = tuple[str, str, list[tuple[str, Any]]]
 described = {name: read(template) for name, template in TEMPLATES.items()}
 
 
-def outcome(parts: list[str], known: Described, *, opened: bool = True) -> Outcome:
-    """Return what the parser makes of a reply in these pieces. `opened` is whether the prompt opens the reasoning, if
-    the template allows that.
+def outcome(parts: list[str], known: Described, *, opened: bool = True, others: Sequence[str] = ()) -> Outcome:
+    """Return what the parser makes of a reply in these pieces, if it also reads the formats `others`. `opened` is
+    whether the prompt opens the reasoning, if the template allows that.
     """
     opener = known.opener_on_request if opened else ""
-    parser = Parser(TOOLS, formats=[known.format], prefix=opener)
+    parser = Parser(TOOLS, formats=[*others, known.format], prefix=opener)
     events = [event for part in parts for event in parser.feed(part)]
     return folded([*events, *parser.close("stop")])
 
@@ -108,6 +108,26 @@ def test_a_reply_is_read_like_the_reference_at_every_split(reply: Reply):
     known, wanted = described[reply.template], recorded(reply)
     for place in range(1, len(reply.text)):
         assert outcome(cuts(reply.text, [place]), known) == wanted, f"cut at {place}"
+
+
+def check_with_other_formats(name: str) -> None:
+    known = described[name]
+    rivals = rivals_of(find_format(known.format))
+    others = [row for row in DEFAULT if row not in rivals]
+    for reply in (reply for reply in REPLIES if reply.template == name):
+        for size in (0, 1):
+            found = outcome(pieces(reply.text, size), known, others=others)
+            assert found == recorded(reply), f"{reply.title}, in pieces of {size}"
+
+
+def test_replies_are_read_alike_with_all_other_formats():
+    check_with_other_formats("name_after_marker")  # `[MUSE]` and `[STEP]` could begin a list
+
+
+@pytest.mark.long
+@each("name", TEMPLATES)
+def test_replies_of_each_template_are_read_alike_with_all_other_formats(name: str):
+    check_with_other_formats(name)
 
 
 @each("name", TEMPLATES)
