@@ -6,7 +6,7 @@ a header.
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import lru_cache
 
 from statemachine.bodies import json_object, parameters
@@ -22,7 +22,8 @@ from statemachine.stream.emitter import Sink
 
 MAX_HEADER = 512
 """Maximum length of a header, in characters."""
-header_text = re.compile(r"[\w.:/|<>=? -]{0,512}+").match
+HEADER = r"\w.:/|<>=? -"
+"""Characters of headers, in character-class syntax."""
 line_ends = re.compile(r"(?:\r?\n){1,4}+|\r\Z").match
 DOTTED = "functions."
 
@@ -40,6 +41,13 @@ def header_patterns(body: MessageBody) -> tuple["re.Pattern[str]", "re.Pattern[s
     word = r"([\w.:/-]+)"
     channel = re.compile(re.escape(body.channel) + word) if body.channel else re.compile(r"(?!)")
     return re.compile(re.escape(body.recipient) + word), channel
+
+
+@lru_cache(maxsize=64)
+def header_text(body: MessageBody) -> Callable[[str, int], re.Match[str] | None]:
+    """Return a match for the text of a header, including the characters of its markers."""
+    own = "".join(sorted({*body.recipient, *body.channel} - set("\r\n")))
+    return re.compile(f"[{HEADER[:-1]}{re.escape(own)}-]{{0,{MAX_HEADER}}}+").match
 
 
 def read(machine: Machine, form: Format, body: MessageBody, opener: str) -> Grammar:
@@ -125,7 +133,7 @@ def header_of(machine: Machine, body: MessageBody) -> Generator[None, None, tupl
     A marker that ends the message before it has begun is not consumed.
     """
     reader = machine.reader
-    markers = header_ends(body)
+    markers, match_text = header_ends(body), header_text(body)
     pieces: list[str] = []
     length = 0
     while True:
@@ -138,7 +146,7 @@ def header_of(machine: Machine, body: MessageBody) -> Generator[None, None, tupl
             reader.take(end)
             pieces.append(" ")
         elif found is None and reader.at < len(reader.text):
-            text = header_text(reader.text, reader.at)
+            text = match_text(reader.text, reader.at)
             end = text.end() if text else reader.at
             begin = reader.text.find(body.begin[0], reader.at + 1, end)
             size = min((end if begin < 0 else begin) - reader.at, MAX_HEADER - length)

@@ -160,7 +160,7 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
         call_name=re.compile(
             rf"(?:[ \t]{{0,16}}+\r?\n{space})?+[\w.:-]{{0,{MAX_KEY}}}+(?:[ \t]{{0,16}}+\r?+(\Z)|{after_name})"
         ).match,
-        tag_text=tag_text_before(() if body.key_rule.attribute else body.key_rule.ends),
+        tag_text=tag_text_before(body.key_rule.ends),
         ends=Markers([*((end, False) for end in body.key_rule.ends), *((mark, True) for mark in body.type_marks[:1])]),
         type_ends=Markers([(body.type_marks[1], False)]) if body.type_marks else None,
         closing=re.compile(closing if keyed else "(?!)").match,

@@ -113,6 +113,29 @@ TEMPLATES: Mapping[str, Mapping[str, Any]] = {
         thinking={"open": "<|lane|>private<|body|>", "close_pattern": r"<\|fin\|>\s*"},
         content={"open": "<|lane|>public<|body|>", "close_pattern": r"<\|back\|>\s*"},
     ),
+    "channels_in_brackets": template(
+        {
+            "open_pattern": r"\[lane\]notes @fn:(?P<name>\w+).*?\[body\]",
+            "close": "[run]",
+            "content": "json",
+            "transform": NAMED,
+        },
+        start="[turn]bot",
+        thinking={"open": "[lane]private[body]", "close": "[fin]"},
+        content={"open": "[lane]public[body]", "close": "[fin]"},
+    ),
+    "tags_with_bars": template(
+        {
+            "open_pattern": r'<\|do tool="(?P<name>[^"]+)" n="\d+"\|>',
+            "close": "<|/do|>",
+            "content": "xml-inline",
+            "content_args": {
+                "tag_pattern": r'<\|set key="(?P<key>[^"]+)" type="\w+"\|>(?P<value>.*?)<\|/set\|>',
+            },
+            "transform": NAMED,
+        },
+        content=TEXT,
+    ),
     "list_of_actions": template(
         {
             "repeats": False,
@@ -348,6 +371,17 @@ REPLIES: tuple[Reply, ...] = (
     ),
     Reply("channel_after_name", "an answer", "<|lane|>public<|body|>Two coots.<|back|>"),
     Reply(
+        "channels_in_brackets",
+        "reasoning and a call",
+        "[lane]private[body]A [coot].[fin][turn]bot[lane]notes @fn:find_bird [as]json[body]" + BIRD + "[run]",
+    ),
+    Reply(
+        "tags_with_bars",
+        "two calls",
+        'I look.<|do tool="find_bird" n="0"|><|set key="name" type="string"|>a | b<|/set|>'
+        '<|set key="count" type="integer"|>2<|/set|><|/do|><|do tool="list_nests" n="1"|><|/do|>',
+    ),
+    Reply(
         "list_of_actions",
         "reasoning and two calls",
         f'<|BEGIN_MUSE|>hm<|END_MUSE|><|BEGIN_STEPS|>[\n  {{"id": "0", "step": "find_bird", "inputs": {BIRD}}},\n'
@@ -419,6 +453,7 @@ def messages(reply: str, template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 NOT_READ_BACK: Mapping[str, str] = {
+    "tags_with_bars": "the template requires a number, which is not written",
     "list_after_marker": "the template requires ids, which prompts do not contain",
     "call_list_by_tags": "the template reads only strings in single quotes",
     "spelled_json": "the template requires the end of the turn after the call",
