@@ -124,7 +124,7 @@ class ToolMiddleware:
             await self.sockets.serve(self, scope, receive, send)
             return
         elif scope["type"] == "lifespan":
-            async with warm_up(self.settings):
+            async with warm_up(self.settings, self.templates):
                 await self.app(scope, receive, send)
             return
         if protocol is None:

@@ -53,13 +53,14 @@ def open_phrases(settings: Settings) -> Phrases | None:
 
 
 @asynccontextmanager
-async def warm_up(settings: Settings) -> AsyncIterator[None]:
+async def warm_up(settings: Settings, templates: ChatTemplates) -> AsyncIterator[None]:
     """Compile, concurrently with the block, the tables and phrases that the first replies would otherwise have to wait
     for.
     """
 
     async def warm() -> None:
-        await off_loop(partial(precompile, settings.formats))
+        for formats in dict.fromkeys((settings.formats, *templates.listened_formats())):
+            await off_loop(partial(precompile, formats))
         if settings.refusals == "retry" and settings.phrases is None:
             await off_loop(default_phrases)
 

@@ -13,7 +13,7 @@ Ollama at `POST /api/show` (`template`; docs/api.md). Other servers do not expos
 
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -216,6 +216,16 @@ class ChatTemplates:
         if own == "auto":
             return None if shown is None else shown.described
         return own if isinstance(own, Described) else self._described.get(own)
+
+    def listened_formats(self) -> Iterator[tuple[str, ...] | None]:
+        """Yield the sets of formats that replies may contain according to the response templates in the settings; None
+        stands for the default set.
+        """
+        for name in ("", *(rule.match for rule in self._settings.models)):
+            model = self._settings.for_model(name)
+            told = self.of(model)
+            if told is not None and told.described:
+                yield model.with_template(told).listened_formats
 
     def _check_taught(self, settings: Settings) -> None:
         """Raise SettingsError if `format` is that of a response template that is not known."""

@@ -132,6 +132,13 @@ def test_the_model_begins_inside_the_reasoning_if_the_template_does():
     assert of(Settings(response_template=PLAIN)).opener() == ""
 
 
+def test_the_formats_of_all_rules_are_compiled_at_startup():
+    settings = Settings(response_template=PLAIN, models=[{"match": "x*", "response_template": SPECIAL}, {"match": "y"}])
+    found = list(ChatTemplates(settings).listened_formats())
+    assert found == [of(settings, name).listened_formats for name in ("", "x1", "y")]
+    assert list(ChatTemplates(Settings()).listened_formats()) == []
+
+
 WRONG = {
     "no file": (None, "cannot be read: No such file or directory"),
     "no JSON": (b"{", "contains no response_template"),
