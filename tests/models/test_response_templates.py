@@ -345,6 +345,9 @@ REJECTED: Mapping[str, tuple[Any, str]] = {
     "two fields without openers": (template(TAGGED, content={}, thinking={}), "not content and thinking"),
     "no closer": (template(TAGGED, thinking={"open": "<muse>"}), "a field with an opener needs a closer"),
     "an invalid pattern": (template({**HEADED, "open_pattern": "<act ("}), "open_pattern: the pattern '<act (' is"),
+    "deep groups": (template({**HEADED, "open_pattern": "(?:" * 2000 + "a" + ")" * 2000}), "nested too deeply"),
+    "a long pattern": (template({**HEADED, "open_pattern": "a" * 9000}), "the pattern is longer than 8192 characters"),
+    "many spellings": (template({**HEADED, "open_pattern": "(?:a|b)" * 9}), "more than 64 spellings"),
     "a lookbehind": (template({**HEADED, "open_pattern": r"(?<=x)<(?P<name>\w+)>"}), "'(?<=' in the pattern"),
     "a back-reference": (template({**HEADED, "open_pattern": r"<(?P<name>\w+) \1>"}), r"\1 in the pattern"),
     "a repeated part": (template({**HEADED, "open_pattern": r"(?:<a><b>)+(?P<name>\w+)>"}), "the repetition '+'"),
@@ -384,6 +387,10 @@ REJECTED: Mapping[str, tuple[Any, str]] = {
     "delimiters that differ": (
         template({**HEADED, "content_args": {"string_delims": [["<<", ">>"]]}}),
         "'string_delims' with several or with different delimiters",
+    ),
+    "delimiters that are not pairs": (
+        template({**HEADED, "content_args": {"string_delims": ["~"]}}),
+        "'string_delims' must be a list of pairs",
     ),
     "delimiters in an envelope": (
         template({**TAGGED, "content_args": {"string_delims": [["~", "~"]]}}),

@@ -136,17 +136,13 @@ def check_json(field: TemplateField) -> None:
 
 def delimiters_of(field: TemplateField) -> str:
     """Return the delimiter of strings, or "" if they are written as in JSON."""
-    pairs = field.arguments.get("string_delims")
-    found = (
-        unique(tuple(pair) for pair in pairs if isinstance(pair, list | tuple))
-        if isinstance(pairs, list | tuple)
-        else []
-    )
-    if not found or found == [('"', '"')]:
-        return ""
-    if len(found) > 1 or len(found[0]) != 2 or found[0][0] != found[0][1]:
+    pairs = field.arguments.get("string_delims") or []
+    if not isinstance(pairs, list | tuple) or not all(isinstance(pair, list | tuple) and pair for pair in pairs):
+        raise field.error("'string_delims' must be a list of pairs")
+    ends = unique(str(pair[0]) for pair in pairs if list(pair) != ['"', '"'])
+    if len(ends) > 1 or any(list(pair) != [pair[0], pair[0]] for pair in pairs):
         raise field.error("'string_delims' with several or with different delimiters are not supported")
-    return str(found[0][0])
+    return ends[0] if ends else ""
 
 
 def headed_calls_of(name: str, field: TemplateField, shape: Shape, ways: Sequence[Way]) -> Format:

@@ -81,10 +81,12 @@ def ways_of(pattern: str) -> list[Way]:
         raise PatternError(f"the pattern is longer than {MAX_PATTERN} characters")
     try:
         re.compile(pattern, re.DOTALL)
+        ways = _Reader(pattern).alternatives()
     except re.error as error:
         raise PatternError(f"the pattern {pattern!r} is invalid: {error}") from None
-    reader = _Reader(pattern)
-    return unique(joined(piece for part in way for piece in spaced(part)) for way in reader.alternatives())
+    except RecursionError:
+        raise PatternError("the pattern is nested too deeply") from None
+    return unique(joined(piece for part in way for piece in spaced(part)) for way in ways)
 
 
 def spaced(piece: PatternPiece) -> Iterator[PatternPiece]:
