@@ -29,6 +29,7 @@ from support.sweeps import each
 
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Event, Parser, ReasoningDelta, TextDelta, parse
 from statemachine.formats import DEFAULT, FORMATS, FormatError, find_format, rivals_of
+from streamtool.forcing.call_frames import frame
 from streamtool.models.response_templates import Described, read
 
 RECORDED = json.loads(Path(__file__).with_name("response_templates.json").read_text(encoding="utf-8"))
@@ -137,6 +138,15 @@ def test_calls_are_written_as_the_template_describes_them(name: str):
     assert outcome([text], described[name], opened=False) == ("", "", calls)
     if name not in NOT_READ_BACK:
         assert expected(RECORDED["written"][name]) == ("", "", calls)
+
+
+@each("name", TEMPLATES)
+def test_the_text_around_forced_arguments_is_that_of_the_template(name: str):
+    around = frame(described[name].format, "find_bird")
+    given = {"json": '{"count": 2}', "parameters": "", "free": ""}[around.inside]
+    wanted = [("find_bird", json.loads(given or "{}"))]
+    assert outcome([around.begin, given, around.end], described[name], opened=False) == ("", "", wanted)
+    assert around.begin.startswith(around.trigger)
 
 
 @pytest.mark.engines
