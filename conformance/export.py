@@ -25,6 +25,7 @@ MARKERS = {
     "{*}": "optional whitespace, including line breaks",
     "{word}": "an optional word, with optional whitespace on each side",
     "{|}": "a vertical bar, ordinary or full-width",
+    "{'}": "an optional quote, single or double",
     "{a}": "followed by a letter, which is not part of the marker",
     "{key}": "in the closer of a value: the key that opened it",
     "{tool}": "the name of an offered tool",

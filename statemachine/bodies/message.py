@@ -115,8 +115,9 @@ def line_end(machine: Machine) -> Generator[None, None, int]:
     """Return the length of the line ends here if a token of the header follows them, or 0."""
     reader = machine.reader
     while (found := line_ends(reader.text, reader.at)) is not None:
-        if reader.ended or reader.text[found.end() :] not in ("", "<"):
-            return found.end() - reader.at if reader.text.startswith("<|", found.end()) else 0
+        after = reader.text[found.end() : found.end() + 2]
+        if reader.ended or after not in ("", "<"):
+            return found.end() - reader.at if "<|".startswith(after) else 0
         yield
     return 0
 

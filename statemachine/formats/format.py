@@ -11,6 +11,7 @@ Markers are literal text that may contain placeholders in braces:
     { }    one whitespace character
     {*}    optional whitespace, newlines included
     {word} an optional word, such as a name, with optional whitespace on each side
+    {'}    an optional quote, single or double
     {|}    a vertical bar (plain, full-width or double), or two: `<{|}x{|}>` is `<|x|>`, `<｜x｜>` and `<｜｜x｜｜>`
     {a}    a letter must follow (it is not part of the marker)
     {key}  in the closer of a value: the key that opened it

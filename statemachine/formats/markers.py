@@ -33,6 +33,7 @@ PIECES = {
     "{:}": r"(?::[\w.-]{0,31}+)?+",
     "{word}": r"[ \t\r\n]{0,64}+[\w.:/-]{0,128}+[ \t\r\n]{0,64}+",
     "{|}": "[|｜‖]{1,2}+",
+    "{'}": "[\"']?+",
     "{a}": r"(?=[A-Za-z_])",
     "{quote}": "[\"'\u201c\u201d\u2018\u2019]",
 }
@@ -54,7 +55,7 @@ def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
         yield (*plain[:cut], *NAMESPACE, *plain[cut:])
         return
     spelled: list[str] = []
-    for part in re.split(r"(\{(?:[_ *:|a]|word|quote)\})", marker):
+    for part in re.split(r"(\{(?:[_ *:|a']|word|quote)\})", marker):
         if part in PIECES:
             spelled.append(PIECES[part])
         else:
@@ -335,5 +336,5 @@ def run_to(closers: tuple[str, ...]) -> Run:
 
 def spell(marker: str) -> str:
     """Return a marker as it is written: without a namespace, and with an optional blank only at the end."""
-    text = re.sub(r"\{(?:ns|word|[ *:a])\}", "", marker.replace("{|}", "｜"))
+    text = re.sub(r"\{(?:ns|word|[ *:a'])\}", "", marker.replace("{|}", "｜"))
     return text.removesuffix("{_}").replace("{_}", "") + (" " if text.endswith("{_}") else "")

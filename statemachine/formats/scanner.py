@@ -98,7 +98,7 @@ class Scanner:
         return [*self.runs.values(), objects.head, objects.members, objects.string]
 
 
-strip_optional = re.compile(r"\{(?:ns|word|[*_:])\}").sub
+strip_optional = re.compile(r"\{(?:ns|word|[*_:'])\}").sub
 """Removes the optional pieces of a marker."""
 LINES = r"(?:\r?\n)"
 JSON_CHARS = r"[\s,:0-9eE+\-.truefalsn]++"

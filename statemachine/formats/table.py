@@ -76,6 +76,15 @@ TABLE = (
         'name="f" city="Paris"/>`, is accepted too. Values are taken verbatim, including their newlines.',
     ),
     Format(
+        "grok",
+        wrappers=(("<{ns}function_calls>", "</{ns}function_calls>"),),
+        openers=("<xai:function_call{ }",),
+        variants=(Variant(INVOKE, INVOKE_NAME),),
+        close="</xai:function_call{'}>",
+        models="Grok",
+        about="Like `invoke`, in a different tag, whose closer may contain a stray quote.",
+    ),
+    Format(
         "fenced",
         variants=(Variant(CALLED),),
         fence=("json action", "tool_call", "tool_use", "tool_code"),
@@ -128,16 +137,32 @@ TABLE = (
         about="`Thought:` lines before a call are text. An `Observation:` that the model writes after a call is "
         "invented and does not count as a result.",
     ),
+    Format(
+        "ui_tars",
+        openers=("Action{_}:{_}",),
+        variants=(Variant(Expression()),),
+        anchor=Anchor.LINE,
+        models="UI-TARS",
+        about="Like `react`, but the action is a call expression. `Thought:` lines are text.",
+    ),
     # ---- JSON arguments, native to models
     Format(
+        "lm_studio",
+        openers=("[TOOL_REQUEST]",),
+        variants=(Variant(Envelope()),),
+        close="[END_TOOL_REQUEST]",
+        lines=False,
+        models="models without native tools in LM Studio",
+    ),
+    Format(
         "function_call",
-        wrappers=(("<tools>", "</tools>"), ("<function>", "</function>")),
+        wrappers=(("<tools>", "</tools>"), ("<tool>", "</tool>"), ("<function>", "</function>")),
         openers=("<function-call>",),
         variants=(Variant(Envelope(by_keys=True)),),
         close="</function-call>",
         models="Qwen 2.5 Coder",
-        about="`<tools>` and `<function>` may replace the tag. Since they may also enclose a list of tools, an object "
-        "inside them counts as a call only once its name and its arguments key have been read.",
+        about="`<tools>`, `<tool>` and `<function>` may replace the tag. Since they may also enclose a list of "
+        "tools, an object inside them counts as a call only once its name and its arguments key have been read.",
     ),
     Format(
         "hyperclova",
@@ -412,6 +437,25 @@ TABLE = (
         about="`>>>all` begins text.",
     ),
     Format(
+        "functionary_v2",
+        variants=(
+            Variant(
+                MessageBody(
+                    openers=("<|from|>assistant\n<|recipient|>", "<|recipient|>"),
+                    begin="<|content|>",
+                    text=("all",),
+                    written="<|from|>assistant\n<|recipient|>{name}\n",
+                    ends=("<|stop|>",),
+                ),
+            ),
+        ),
+        close="<|stop|>",
+        sections=(Section("all{*}<|content|>", "<|stop|>", text=True),),
+        lines=False,
+        models="Functionary 2",
+        about="`<|recipient|>all` begins text.",
+    ),
+    Format(
         "plamo3",
         wrappers=(("<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>"),),
         around="<|plamo:begin_tool_requests:plamo|>",
@@ -564,6 +608,32 @@ TABLE = (
         close="</iquest_tool_call>",
         models="IQuest Q1",
         about="The same body as in `glm45`, in different tags.",
+    ),
+    Format(
+        "iquest_coder",
+        openers=("<iquestcoder_tool_call>",),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</iquestcoder_tool_call>", "{"))),),
+        close="</iquestcoder_tool_call>",
+        models="IQuest-Coder 2",
+        about="The same body as in `glm45`, in different tags.",
+    ),
+    Format(
+        "telechat",
+        openers=("<tool_call{:}>",),
+        variants=(
+            Variant(
+                Parameters(
+                    key="<param_key>",
+                    key_rule=NameRule(ends=("</param_key>{*}<param_value>",)),
+                    close="</param_value>",
+                ),
+                NameRule(ends=("<param_key>", "</tool_call{:}>", "{")),
+            ),
+        ),
+        close="</tool_call{:}>",
+        lines=False,
+        models="TeleChat 4",
+        about="Like `glm47`, with other tags for keys and values.",
     ),
     Format(
         "hunyuan_v3",

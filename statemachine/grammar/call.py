@@ -26,6 +26,13 @@ fence_line = re.compile(
 """Matches the beginning of a fence around the content of a marker, up to that content; without a group if the text ends
 before it.
 """
+call_begins = re.compile(
+    r"[A-Za-z_][\w.-]{0,255}+[ \t]{0,16}+(?:\Z|\([ \t\r\n]{0,64}+"
+    r"(?:\Z|[)\"'{\[0-9+-]()|[A-Za-z_]\w{0,127}+[ \t]{0,16}+(?:\Z|=(?:\Z|(?!=)()))))"
+).match
+"""Matches a call expression up to the first character of its arguments or to their first keyword, or a shorter part of
+it at the end of the text, in which case no group matches.
+"""
 
 
 def read(machine: Machine, value: Marked, length: int) -> Grammar:
@@ -185,8 +192,12 @@ def read_tool_tag(machine: Machine, form: Format, variant: Variant, tool: str) -
 
 
 def body_opens(machine: Machine, opener: Opener) -> Generator[None, None, bool]:
-    """Return whether an expression or a header, rather than JSON, follows here."""
+    """Return whether an expression or a header, rather than JSON or a name alone, follows here."""
     reader = machine.reader
+    if opener.ends is not None and reader.text[reader.at] not in "{[":
+        while (found := call_begins(reader.text, reader.at)) and not found.lastindex:
+            yield from reader.more()
+        return found is not None
     # `[` begins an array of envelopes as well as a list of expressions. The first character inside it decides.
     if not opener.keys or reader.text[reader.at] not in "{[":
         return True

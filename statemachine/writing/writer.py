@@ -96,7 +96,7 @@ def frame_text(form: Format, text: str) -> str:
     opener, close = spell(form.openers[0]), closer_text(form)
     if not form.lines:
         return f"{opener}{text}{close}"
-    return f"{opener}\n{text}\n{close}" if close else f"{opener} {text}"
+    return f"{opener}\n{text}\n{close}" if close else f"{opener.removesuffix(' ')} {text}"
 
 
 def spell_name(spelling: str, call: Written, index: int) -> str:

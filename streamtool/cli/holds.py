@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from attrs import frozen
 
 from statemachine import Call, Format, write
-from statemachine.formats.format import Envelope, Expression, Parameters
+from statemachine.formats.format import Anchor, Envelope, Expression, Parameters
 from statemachine.formats.markers import spell
 from statemachine.machine.waiting import openers
 
@@ -72,6 +72,8 @@ class WrittenCalls:
         match body:
             case Envelope() if self.form.openers or self.form.fence or body.thought:
                 return self.after_name(text) + 1
+            case Expression() if self.form.anchor is not Anchor.ANYWHERE:  # only an argument shows that it is not prose
+                return text.index("VVV")
             case Expression() if self.variant.name_rule is None:
                 return self.after_name(text) + 1
             case Parameters(close=close) if "{key}" in close:  # recognized as a key once a value follows

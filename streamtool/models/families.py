@@ -58,6 +58,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"nemotron-?3", "qwen3_coder", calls_in_reasoning=("qwen3_coder",)),
     Family(r"trinity", "qwen3_coder", calls_in_reasoning=("qwen3_coder", "tool_call")),
     Family(r"nemotron-(?:nano|super|ultra)", "nemotron"),
+    Family(r"mimo-?vl"),
     Family(r"mimo", "mimo"),
     Family(r"seed-?oss", "seed_oss", reasoning="<seed:think>"),
     Family(r"minimax-?m1", "minimax_m1"),
@@ -66,7 +67,10 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"glm-?(?:4\.[7-9]|[5-9](?:\.\d)?)", "glm47", calls_in_reasoning=("glm47",)),
     Family(r"laguna", "glm47", calls_in_reasoning=("glm47",)),
     Family(r"ling-?[3-9]", "glm45", calls_in_reasoning=("glm45",)),
+    Family(r"spark-?x?[3-9](?:\.\d)?", "glm47"),
+    Family(r"telechat-?[4-9]", "telechat"),
     Family(r"iquest-?q1", "iquest"),
+    Family(r"iquest-?coder-?v?[2-9]", "iquest_coder"),
     Family(r"hunyuan-?a13b", "hunyuan_a13b"),
     Family(r"hunyuan-?v?[3-9]|hy-?[3-9]", "hunyuan_v3", calls_in_reasoning=("hunyuan_v3",)),
     Family(r"longcat", "longcat", reasoning="<longcat_think>"),
@@ -79,6 +83,8 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"gemma-?3n?", "tool_code"),
     Family(r"muse-(?!\d)", "muse"),
     Family(r"functionary.*v3\.2", "functionary"),
+    Family(r"ui-?tars", "ui_tars"),
+    Family(r"grok", "grok", roles="free"),
     # families whose format contains special tokens, and families that use the default format
     Family(r"gpt-?[3-9]\w*|gemini", roles="free"),
     Family(r"gemma(?:$|:|-?(?:1\.1-?)?[27]b)", system_role=False),
@@ -119,8 +125,8 @@ CONTROL = re.compile(r"[|｜]|[<\]]\]|\]<|\[[A-Z][A-Z_]*\]")
 TOKEN = re.compile(r"<[^<>\s]*[|｜][^<>\s]*>")
 """Matches a single control token in a marker that contains several."""
 
-PLAIN = ("[TOOL_CALL]",)
-"""Markers that look like control tokens but are ordinary text: MiniMax M2 has no such token."""
+PLAIN = ("[TOOL_CALL]", "[TOOL_REQUEST]", "[END_TOOL_REQUEST]")
+"""Markers that look like control tokens but are ordinary text: no model that writes them has such a token."""
 
 REGISTERED = ("<start_function_call>", "<end_function_call>", "<escape>")
 """Tokens that look like ordinary tags but are special tokens in every model that writes them."""

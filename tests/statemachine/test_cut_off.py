@@ -15,7 +15,7 @@ TOOLS: dict[str, Any] = {
 CALL = Call("get_weather", '{"city": "Oslo", "days": 3}')
 UNMARKED = ("fenced", "object", "xlam", "action_object", "tool_code")
 """Formats that are JSON or code, which is text when it is cut off."""
-WORDS = {"react": "Action", "phi4": "functools", "labelled": "TOOL_CALL"}
+WORDS = {"react": "Action", "ui_tars": "Action", "phi4": "functools", "labelled": "TOOL_CALL"}
 """Openers that begin with a word; a part of such a word is text."""
 MARKED = [form for form in FORMATS if form not in UNMARKED]
 
