@@ -27,6 +27,7 @@ MARKERS = {
     "{|}": "a vertical bar, ordinary or full-width",
     "{'}": "an optional quote, single or double",
     "{a}": "followed by a letter, which is not part of the marker",
+    "{k}": "followed by a letter or a hyphen, which is not part of the marker",
     "{key}": "in the closer of a value: the key that opened it",
     "{tool}": "the name of an offered tool",
 }

@@ -179,6 +179,18 @@ def read_empty_block(machine: Machine, closes: tuple[str, ...], *, in_line: bool
     return True
 
 
+def ends_line(machine: Machine, offset: int) -> Generator[None, None, bool]:
+    """Return whether `offset` characters from here the line ends, or text follows that can only follow a call."""
+    reader = machine.reader
+    while not (over := match_line_end(reader.text, reader.at + offset)) or not over.lastindex:
+        if over is None:
+            return (yield from ends_call(machine, offset))
+        if reader.ended:
+            break
+        yield
+    return True
+
+
 def discard_broken_call(machine: Machine) -> Grammar:
     """Discard a call that cannot be read any further, through its closer or, without one, to the end of the
     line.

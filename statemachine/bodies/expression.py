@@ -15,7 +15,8 @@ Arguments may also be flags, `{--a 1 --b "x"}`, with only blanks between a key, 
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import lru_cache
 
 from statemachine import schema
 from statemachine.bodies.lists import wants_items
@@ -40,8 +41,22 @@ MAX_KEY = 2048
 keyword = re.compile(r"([A-Za-z_]\w{0,255}+)([ \t\r\n]{0,64}+)([=:])(?!=)").match
 keyword_begun = re.compile(r"[A-Za-z_]\w{0,255}+[ \t\r\n]{0,64}+=?+\Z").match
 flag_text = re.compile(r"[\w.-]{1,255}+").match
-next_call = re.compile(r"([ \t\r\n;]{0,256}+)[A-Za-z_][\w.-]{0,255}+\(").match
-next_call_begun = re.compile(r"[ \t\r\n;]{0,256}+(?:[A-Za-z_][\w.-]{0,255}+)?+\Z").match
+
+
+@lru_cache(maxsize=32)
+def next_call(opener: str, brackets: str) -> Callable[[str, int], re.Match[str] | None]:
+    """Return what matches a separator (group 1) and the name of another call in the same block, or their beginning at
+    the end of the text, in which case no group matches. `brackets` may follow the name.
+
+    If the opener ends with a word (`<|tool_call>{*}call:`), that word is repeated before each name.
+    """
+    word = opener.rpartition("{*}")[2] if "{*}" in opener else ""
+    begun = r"(?:[A-Za-z_][\w.-]{0,255}+)?+\Z"
+    for char in reversed(word):
+        begun = f"(?:{re.escape(char)}{begun}|\\Z)"
+    separator = r"[ \t\r\n;,]{0,256}+" if word else r"[ \t\r\n;]{0,256}+"
+    name = rf"[A-Za-z_][\w.-]{{0,255}}+(?=[{re.escape(brackets)}])"
+    return re.compile(f"({separator}{re.escape(word)}){name}|{separator}{begun}").match
 
 
 def read(machine: Machine, form: Format, body: Expression) -> Grammar:
@@ -55,7 +70,8 @@ def read(machine: Machine, form: Format, body: Expression) -> Grammar:
     yield from call(machine, body)
     known = machine.candidate.committed
     machine.end_body()
-    while body.brackets == "()" and (length := (yield from separator_length(machine))) >= 0:
+    follows = next_call(form.openers[0] if form.openers else "", body.brackets[0] + body.other_brackets[:1])
+    while (length := (yield from separator_length(machine, follows))) >= 0:
         reader.take(length)
         machine.open_next_element(marked=True)
         yield from call(machine, body)
@@ -94,16 +110,18 @@ def call_list(machine: Machine, body: Expression) -> Grammar:
         machine.open_next_element(marked=True)
 
 
-def separator_length(machine: Machine) -> Generator[None, None, int]:
+def separator_length(
+    machine: Machine, follows: Callable[[str, int], re.Match[str] | None]
+) -> Generator[None, None, int]:
     """Return the length of the separator before the next call, or −1 if no call follows."""
     reader = machine.reader
-    while True:
-        found = next_call(reader.text, reader.at)
-        if found is not None:
+    while (found := follows(reader.text, reader.at)) is not None:
+        if found.lastindex:
             return found.end(1) - reader.at
-        if reader.ended or not next_call_begun(reader.text, reader.at):
-            return -1
+        if reader.ended:
+            break
         yield
+    return -1
 
 
 def call(machine: Machine, body: Expression) -> Grammar:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Generator
 from json.encoder import encode_basestring
 
-from statemachine.endings import CallSurroundings, ends_call
+from statemachine.endings import CallSurroundings, ends_call, has_closer
 from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
@@ -23,12 +23,18 @@ first_key = re.compile(
 
 
 def read(machine: Machine) -> Grammar:
-    """Read the arguments through the end of the object. If the call's closer or another call follows immediately, emit
-    `{}`.
+    """Read the arguments through the end of the object. If the call's closer or another call follows immediately, or
+    if the reply ends in a format without a closer, emit `{}`.
     """
     reader = machine.reader
-    yield from machine.skip_whitespace()
-    if reader.text[reader.at] not in "{\"'" and (yield from ends_call(machine, 0, own=True)):
+    try:
+        yield from machine.skip_whitespace()
+    except EndOfText:
+        if not machine.stopped or has_closer(machine.candidate):
+            raise
+    if reader.at >= len(reader.text) or (
+        reader.text[reader.at] not in "{\"'" and (yield from ends_call(machine, 0, own=True))
+    ):
         machine.begin_arguments()
         reader.emit_arguments("{}")
         machine.candidate.arguments.complete = True

@@ -15,6 +15,7 @@ from statemachine.bodies.parameter_markers import Marker, marker_at, tables
 from statemachine.endings import ends_call
 from statemachine.formats.format import Format, MessageBody, Parameters
 from statemachine.formats.markers import Markers
+from statemachine.formats.openers import closers_of_parameters
 from statemachine.machine.machine import Machine
 from statemachine.machine.states import Input
 from statemachine.stream.buffer import Grammar, Mismatch
@@ -124,7 +125,7 @@ def line_end(machine: Machine) -> Generator[None, None, int]:
 
 def begins_parameters(machine: Machine, form: Format, body: Parameters) -> Generator[None, None, bool]:
     """Return whether marked parameters begin here."""
-    mark, _ = yield from marker_at(machine, tables(body, form.openers, form.close).between, 0)
+    mark, _ = yield from marker_at(machine, tables(body, form.openers, closers_of_parameters(form)).between, 0)
     return mark is Marker.KEY
 
 

@@ -10,9 +10,10 @@ from statemachine.bodies.elements import is_arguments_object, may_hold_all
 from statemachine.bodies.parameters import ParameterReader, tables
 from statemachine.bodies.scalars import ENTITIES, raw_value_json, unescape_entities, unescape_json
 from statemachine.bodies.words import Pattern, word
+from statemachine.endings import ends_call
 from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
 from statemachine.formats.markers import Markers, closers_of
-from statemachine.formats.openers import Continuation, Opener
+from statemachine.formats.openers import Opener, closers_of_parameters
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 from statemachine.stream.runs import Run, json_escape
@@ -59,7 +60,10 @@ def read(machine: Machine, opener: Opener) -> Grammar:
         if closed:
             return
     else:
-        form, variant = yield from plain_name(machine, opener, opener.ends)
+        form, variant, over = yield from plain_name(machine, opener, opener.ends)
+        if over:
+            no_arguments(machine)
+            return
     match variant.body:
         case JsonBody():
             yield from json_object.read(machine)
@@ -71,18 +75,36 @@ def read(machine: Machine, opener: Opener) -> Grammar:
             raise Mismatch
 
 
+def no_arguments(machine: Machine) -> None:
+    """Begin and end the arguments of a call that has none."""
+    machine.begin_arguments()
+    machine.reader.emit_arguments("{}")
+    machine.candidate.arguments.complete = True
+
+
 def plain_name(
     machine: Machine, opener: Opener, ends: Markers[tuple[Format, Variant, str]]
-) -> Generator[None, None, Continuation]:
-    """Read a name and an optional id, up to one of the ends; return the format and variant that the end belongs to."""
+) -> Generator[None, None, tuple[Format, Variant, bool]]:
+    """Read a name and an optional id, up to one of the ends. Return the format and variant that the end belongs to, and
+    whether the call ends with its name.
+    """
     reader = machine.reader
     yield from first_id(machine, opener.names[0][1].name_rule)
+    if opener.lead:
+        machine.set_marked(False)
     quote = (yield from reader.peek()) in "\"'"
     if quote:
         reader.take(1)
-    name = (yield from word(machine, words_text if opener.literal.endswith("=") else opener.name_text)).rstrip(" ")
+    try:
+        name = (yield from word(machine, words_text if opener.literal.endswith("=") else opener.name_text)).rstrip(" ")
+    except EndOfText:
+        if not is_whole_call(machine, opener, reader.text[reader.at :]):
+            raise
+        set_name(machine, reader.take(len(reader.text) - reader.at))
+        return (*opener.names[0], True)
     if quote and (yield from reader.peek()) in "\"'":
         reader.take(1)
+    name = opener.lead + name
     if any(variant.name_rule and name in variant.name_rule.ignored_words for _, variant in opener.names):
         yield from machine.skip_whitespace()
         if reader.text[reader.at] != "{":
@@ -91,16 +113,23 @@ def plain_name(
     try:
         form, variant, end, length = yield from name_end(machine, ends)
     except EndOfText:
+        if not reader.text[reader.at :].strip() and is_whole_call(machine, opener, name):
+            set_name(machine, name)
+            return (*opener.names[0], True)
         if "\n" in reader.buffered.text(mark):
             set_name(machine, name)
         raise
+    machine.set_marked(True)
     rule = variant.name_rule
     if rule is not None and rule.one_line and "\n" in reader.buffered.text(mark):
         raise Mismatch
     machine.candidate.format = form
-    key = variant.body.key if isinstance(variant.body, Parameters) else "{"
-    if end not in ("{", key, form.close):
+    kept = (variant.body.key, variant.body.close) if isinstance(variant.body, Parameters) else ()
+    if end not in ("{", form.close, *kept):
         reader.take(length)
+    over = not end
+    if end == ">" and name.endswith("/"):
+        name, over, machine.candidate.self_closed = name.rstrip("/ "), True, True
     if rule is not None and rule.spelling != PLAIN:
         found = pattern_of(rule.spelling)(name)
         name, spelled = found["name"] if found else name, name
@@ -108,7 +137,7 @@ def plain_name(
             machine.candidate.id = spelled
             name = (name.isdecimal() and machine.tools.only_tool) or name
     set_name(machine, name)
-    return form, variant
+    return form, variant, over
 
 
 def first_id(machine: Machine, rule: NameRule | None) -> Grammar:
@@ -131,13 +160,16 @@ def name_end(
     machine: Machine, ends: Markers[tuple[Format, Variant, str]]
 ) -> Generator[None, None, tuple[Format, Variant, str, int]]:
     """Return the marker that ends the name, and its length, without consuming it; if an id precedes the marker, read
-    the id.
+    the id. If the call ends with its name, the marker is "".
     """
     reader = machine.reader
     while True:
         yield from machine.skip_whitespace()
         found = ends.match(reader.text, reader.at)
         if found is None:
+            form, variant, _ = ends.values[0]
+            if ends_without_closer(form) and (yield from ends_call(machine, 0, own=True)):
+                return form, variant, "", 0
             raise Mismatch
         if found.lastindex:
             form, variant, end = ends.values[found.lastindex - 1]
@@ -149,6 +181,17 @@ def name_end(
             machine.candidate.id = yield from word(machine, id_text)
         else:
             yield from reader.more()
+
+
+def ends_without_closer(form: Format) -> bool:
+    """Return whether calls of a format end without their closer, so that nothing need follow the name of a call."""
+    return bool(form.close) and not form.closed
+
+
+def is_whole_call(machine: Machine, opener: Opener, name: str) -> bool:
+    """Return whether the reply may end after the name of a call, in a format without closers."""
+    form, _ = opener.names[0]
+    return machine.stopped and ends_without_closer(form) and machine.tools.resolve(name) is not None
 
 
 def set_name(machine: Machine, name: str) -> None:
@@ -188,7 +231,7 @@ def tag(machine: Machine, rule: NameRule, form: Format, body: Body, *, named_her
             name = yield from attribute_text(machine)
             spelled = pattern_of(rule.spelling)(name) if rule.spelling != PLAIN else None
             set_name(machine, spelled["name"] if spelled else name)
-            reading = ParameterReader(machine, tables(body, form.openers, form.close))
+            reading = ParameterReader(machine, tables(body, form.openers, closers_of_parameters(form)))
         elif not (yield from all_in_attribute(machine, reading, key)):
             yield from argument(machine, reading, key)
     if reading is None:

@@ -32,7 +32,7 @@ attribute = re.compile(
     r"(?:\"([^\"<>]{0,256})\"|'([^'<>]{0,256})'|([^\s\"'<>=/]{1,256}))"
 )
 plain_key = re.compile(r"[\"']?([^\"'<>]{1,256}?)[\"']?").fullmatch
-WORD = rf"[A-Za-z_][^\s\"'<>/={{}}]{{0,{MAX_KEY}}}+"
+WORD = rf"-{{0,2}}[A-Za-z_][^\s\"'<>/={{}}]{{0,{MAX_KEY}}}+"
 QUOTES = ('"', "'")
 one_word = re.compile(WORD).fullmatch
 """Matches a key that its closer can repeat."""
@@ -66,6 +66,7 @@ class Marker(Enum):
     CALL_END = "the call's closer"
     OPEN = "the opener of a wrapper around parameters"
     CLOSE = "the closer of a wrapper around parameters"
+    ESCAPE = "the beginning of a marker that is text, because it contains a zero-width space"
 
 
 @frozen(eq=False)
@@ -83,8 +84,8 @@ class Tables:
     body: Parameters
     openers: tuple[str, ...]
     """Openers of a call."""
-    close: str
-    """Closer of the call."""
+    closes: tuple[str, ...]
+    """Closers of the call."""
     keyed: bool
     """Whether the closer of a value repeats the value's key."""
     between: Markers[Marker]
@@ -124,11 +125,11 @@ def tag_text_before(ends: tuple[str, ...]) -> Callable[[str, int], Match[str] | 
 
 
 @lru_cache(maxsize=256)
-def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
-    """Compile the markers of a declaration for a call with these openers and this closer."""
+def tables(body: Parameters, openers: tuple[str, ...], closes: tuple[str, ...]) -> Tables:
+    """Compile the markers of a declaration for a call with these openers and closers."""
     before, keyed, after = body.close.partition("{key}")
-    ends = [(close, Marker.CALL_END)] if close else []
-    ends += [(body.key, Marker.KEY), (f"{before}{{a}}" if keyed else body.close, Marker.VALUE_END)]
+    ends = [(close, Marker.CALL_END) for close in closes]
+    ends += [(body.key, Marker.KEY), (f"{before}{{k}}" if keyed else body.close, Marker.VALUE_END)]
     for other_key, other_close in body.other_keys:
         ends += [(other_key, Marker.KEY), (other_close, Marker.VALUE_END)]
     ends = list(dict(ends).items())
@@ -136,9 +137,9 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
         (text, mark) for pair in body.wrappers for text, mark in zip(pair, (Marker.OPEN, Marker.CLOSE), strict=True)
     ]
     openers = tuple(opener for opener in openers if not opener[0].isalpha())  # such openers occur only inside a wrapper
-    within = [*((opener, Marker.CALL) for opener in openers), *ends]
+    within = [*((opener, Marker.CALL) for opener in openers), *ends, *((text, Marker.ESCAPE) for text in body.escapes)]
     plain = compile_inside(within, trimmed=False)
-    closing = rf"(?:\r?\n)?+{re.escape(before)}({WORD})(?:\Z|{Markers([(after, True)]).expression()})"
+    closing = rf"(?:\r?\n)?+{re.escape(before)}({WORD}|-{{1,2}}\Z)(?:\Z|{Markers([(after, True)]).expression()})"
     between = dict(ends + around)
     quote_open, quoted = None, None
     if body.quote:
@@ -150,7 +151,7 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
     return Tables(
         body=body,
         openers=openers,
-        close=close,
+        closes=closes,
         keyed=bool(keyed),
         between=Markers(between.items()),
         inner=Markers([(text, mark) for text, mark in between.items() if mark is not Marker.CALL_END]),
@@ -182,8 +183,8 @@ def declared_value_run(table: Tables, key: str, names: tuple[str, ...], *, trimm
 
     It stops only at markers that may end this value; other tags are text.
     """
-    opener = table.body.key.removesuffix("{a}")
-    ends = [table.body.close.replace("{key}", key), *([table.close] if table.close else [])]
+    opener = table.body.key.removesuffix("{k}")
+    ends = [table.body.close.replace("{key}", key), *table.closes]
     stops: list[str] = []
     for text in sorted([*ends, *table.openers, *(opener + name for name in names if one_word(name))]):
         if not (stops and text.startswith(stops[-1])):

@@ -42,6 +42,7 @@ from statemachine.stream.emitter import Sink
 from statemachine.stream.runs import json_escape
 
 QUOTES = frozenset("\"'`")
+ZERO_WIDTH_SPACE = "\u200b"
 mention = re.compile(r" |[,.;:!?)\]](?:[\s<]|(\Z))").match
 """Matches the text after a key that is only mentioned in a sentence."""
 
@@ -95,7 +96,11 @@ class RawValue:
             mark, end = yield from self.marker(0)
             if (yield from self.ends(mark, end, 0)):
                 break
-            reader.emit_arguments(json_escape(reader.take((yield from self.show(mark, end)), "argument")))
+            text = reader.take((yield from self.show(mark, end)), "argument")
+            if mark is Marker.ESCAPE:
+                machine.candidate.arguments.json.add_repair("escaped_marker")
+                text = text.replace(ZERO_WIDTH_SPACE, "")
+            reader.emit_arguments(json_escape(text))
         reader.emit_arguments('"')
         yield from self.close()
 

@@ -14,6 +14,7 @@ Markers are literal text that may contain placeholders in braces:
     {'}    an optional quote, single or double
     {|}    a vertical bar (plain, full-width or double), or two: `<{|}x{|}>` is `<|x|>`, `<｜x｜>` and `<｜｜x｜｜>`
     {a}    a letter must follow (it is not part of the marker)
+    {k}    a letter or a hyphen must follow (it is not part of the marker)
     {key}  in the closer of a value: the key that opened it
     {tool} in the opener and the closer of a call: the name of an offered tool
 
@@ -159,6 +160,8 @@ class Parameters:
     """
     quote: tuple[str, ...] = ()
     """Optional opener and closer around a value, between which no other marker is recognized (CDATA)."""
+    escapes: tuple[str, ...] = ()
+    """Beginnings of markers that contain a zero-width space, which shows that they are text. It is removed."""
     item: str = ""
     """Key of an array's elements. If set, a value may itself consist of keys and values: it is an array if its elements
     have this key, and an object if they do not.
@@ -283,6 +286,10 @@ class Format:
     """Whether nothing but calls belongs between the format's wrappers, so that other text there is noise."""
     lines: bool = True
     """Whether each part of a call is written on a separate line."""
+    bare_openers: tuple[str, ...] = ()
+    """Beginnings of names that open a call at the start of a line if its opener is missing. They are part of the name,
+    and the call is recognized only once the marker after the name has been read.
+    """
     alias_of: str = ""
     """Format with the same openers that takes precedence if both are enabled."""
     models: str = ""

@@ -35,6 +35,7 @@ PIECES = {
     "{|}": "[|｜‖]{1,2}+",
     "{'}": "[\"']?+",
     "{a}": r"(?=[A-Za-z_])",
+    "{k}": r"(?=[A-Za-z_-])",
     "{quote}": "[\"'\u201c\u201d\u2018\u2019]",
 }
 END = r"\Z"
@@ -55,7 +56,7 @@ def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
         yield (*plain[:cut], *NAMESPACE, *plain[cut:])
         return
     spelled: list[str] = []
-    for part in re.split(r"(\{(?:[_ *:|a']|word|quote)\})", marker):
+    for part in re.split(r"(\{(?:[_ *:|ak']|word|quote)\})", marker):
         if part in PIECES:
             spelled.append(PIECES[part])
         else:
@@ -336,5 +337,5 @@ def run_to(closers: tuple[str, ...]) -> Run:
 
 def spell(marker: str) -> str:
     """Return a marker as it is written: without a namespace, and with an optional blank only at the end."""
-    text = re.sub(r"\{(?:ns|word|[ *:a'])\}", "", marker.replace("{|}", "｜"))
+    text = re.sub(r"\{(?:ns|word|[ *:ak'])\}", "", marker.replace("{|}", "｜"))
     return text.removesuffix("{_}").replace("{_}", "") + (" " if text.endswith("{_}") else "")

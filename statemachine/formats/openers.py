@@ -19,6 +19,7 @@ from statemachine.formats.format import (
     Expression,
     Format,
     MessageBody,
+    Parameters,
     Variant,
     openers_of,
 )
@@ -117,6 +118,12 @@ def closers_of_call(form: Format) -> tuple[str, ...]:
     return tuple(dict.fromkeys(close for close in (form.close, *ends, *form.stops) if close))
 
 
+@lru_cache(maxsize=256)
+def closers_of_parameters(form: Format) -> tuple[str, ...]:
+    """Return the closers of a call of a format with marked parameters."""
+    return tuple(close for close in closers_of_call(form) if close and close not in form.stops)
+
+
 def is_array(form: Format) -> bool:
     """Return whether calls in a format are written as an array."""
     return envelope_of(form).array
@@ -149,6 +156,8 @@ class Opener:
     """Whether an object that follows is identified as a call only by its keys."""
     line: bool = field(default=False, init=False)
     """Whether the opener is recognized only at the start of a line; if so, only blanks may separate it from a name."""
+    lead: str = field(default="", init=False)
+    """Beginning of the name, if the opener is part of it."""
     _children: dict[str, "Opener"] = field(factory=dict, init=False)
     children: "Markers[Opener] | None" = field(default=None, init=False)
     """Openers that may follow, if this opener opens a wrapper."""
@@ -212,6 +221,9 @@ class Opener:
             for end in (*variant.name_rule.ends, variant.name_rule.id) if variant.name_rule else ():
                 if end:
                     ends.setdefault(end, (form, variant, end))
+            body = variant.body
+            if isinstance(body, Parameters) and variant.name_rule and body.key in variant.name_rule.ends:
+                ends.setdefault(body.close, (form, variant, body.close))  # models write a closer that closes nothing
         if ends:
             self.name_text = name_text_before(tuple(ends))
             self.ends = Markers(ends.items(), any_case=any("{_}" in end for end in ends))
@@ -236,6 +248,10 @@ def tree_of(formats: Iterable[Format], tools: Sequence[str]) -> dict[str, Opener
                 for opener in nodes_of(roots, form, literal, around):
                     opener.line = form.anchor is Anchor.LINE
                     opener.add(form, variant)
+            for literal in form.bare_openers:
+                opener = roots.setdefault(literal, Opener(literal))
+                opener.line, opener.lead = True, literal.removesuffix("{a}")
+                opener.add(form, variant)
     for opener in roots.values():
         opener.finish(around)
         opener.inherit(roots)

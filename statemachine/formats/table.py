@@ -45,6 +45,11 @@ ARG_KEYS = Parameters(
 
 GLM_NAME = NameRule(ends=("<arg_key{:}>", "</tool_call{:}>", "{"), ignored_words=("function",))
 
+DSML_ESCAPES = tuple(
+    f"<{slash}{text}"
+    for slash in ("", "/")
+    for text in ("\u200b{|}DSML{|}", "{|}\u200bDSML{|}", "{|}DSML\u200b{|}", "{|}DSML{|}\u200b")
+)
 RFL = Parameters(key="<rfl:parameter{ }", key_rule=NameRule(attribute="name"), close="</rfl:parameter>", trim=True)
 TABLE = (
     # ---- taught to models without native tools
@@ -227,6 +232,7 @@ TABLE = (
         around="<|tool_calls_section_begin|>",
         only_calls=True,
         openers=("<|tool_call_begin|>",),
+        bare_openers=("functions.{a}",),
         variants=(
             Variant(
                 JsonBody(),
@@ -567,10 +573,10 @@ TABLE = (
         "minimax_m3",
         wrappers=(("]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>"),),
         around="]<]minimax[>[<tool_call>",
-        openers=("]<]minimax[>[<invoke{ }",),
+        openers=("]<]minimax[>[<invoke{ }", "]<]minimax[>[invoke{ }"),
         variants=(
             Variant(
-                Parameters(key="]<]minimax[>[<{a}", key_rule=NameRule(), close="]<]minimax[>[</{key}>", item="item"),
+                Parameters(key="]<]minimax[>[<{k}", key_rule=NameRule(), close="]<]minimax[>[</{key}>", item="item"),
                 INVOKE_NAME,
             ),
         ),
@@ -661,6 +667,7 @@ TABLE = (
                     key_rule=NameRule(attribute="name"),
                     close="</{|}DSML{|}parameter>",
                     type_attribute="string",
+                    escapes=DSML_ESCAPES,
                 ),
                 INVOKE_NAME,
             ),
@@ -668,7 +675,7 @@ TABLE = (
         close="</{|}DSML{|}invoke>",
         models="DeepSeek V3.2, V4",
         about='`string="true"` marks a value as raw text, `string="false"` as JSON. Each bar may be plain, double '
-        "(`‖`) or written twice.",
+        "(`‖`) or written twice. A zero-width space in a marker shows that it is text.",
     ),
     Format(
         "deepseek_v41",
@@ -682,6 +689,7 @@ TABLE = (
                     key_rule=NameRule(attribute="name"),
                     close="</{|}DSML{|} parameter>",
                     type_attribute="string",
+                    escapes=DSML_ESCAPES,
                 ),
                 INVOKE_NAME,
             ),
@@ -858,8 +866,8 @@ TABLE = (
     ),
     Format(
         "tag",
-        openers=("<{tool}>",),
-        variants=(Variant(Parameters(key="<{a}", key_rule=NameRule(), close="</{key}>", trim=True)),),
+        openers=("<{tool}>", "<{tool}{_}/>"),
+        variants=(Variant(Parameters(key="<{k}", key_rule=NameRule(), close="</{key}>", trim=True)),),
         close="</{tool}>",
         models="Cline, Roo",
         about="The tag is the name of an offered tool, so this format works only if the tools are known.",

@@ -8,7 +8,7 @@ from statemachine.bodies import expression as expression_body
 from statemachine.bodies import message, parameters
 from statemachine.bodies import name as name_body
 from statemachine.bodies.envelope import NoCall
-from statemachine.endings import read_empty_block
+from statemachine.endings import ends_line, read_empty_block
 from statemachine.formats.format import Expression, Format, MessageBody, Parameters, Variant
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Continuation, Keys, Opener
@@ -75,7 +75,8 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
         start = len(reader.buffered.pieces)
         # The header of a message may itself begin with whitespace, so none is skipped before it.
         header = opener.continuation is not None and isinstance(opener.continuation[1].body, MessageBody)
-        if not header:
+        closed = opener.tool is not None and text.endswith("/>")
+        if not (header or closed):
             yield from machine.skip_whitespace()
             if opener.keys or opener.children is not None:
                 yield from skip_fence(machine)
@@ -142,7 +143,7 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
         return
     if opener.tool is not None:
         form, variant, tool = opener.tool
-        yield from read_tool_tag(machine, form, variant, tool)
+        yield from read_tool_tag(machine, form, variant, tool, closed=text.endswith("/>"))
     elif opener.continuation is not None and (yield from body_opens(machine, opener)):
         form, variant = opener.continuation
         if isinstance(variant.body, MessageBody):
@@ -181,13 +182,20 @@ def match_child(machine: Machine, children: Markers[Opener]) -> Generator[None, 
         yield from reader.more()
 
 
-def read_tool_tag(machine: Machine, form: Format, variant: Variant, tool: str) -> Grammar:
-    """Read a call whose opener names its tool."""
+def read_tool_tag(machine: Machine, form: Format, variant: Variant, tool: str, *, closed: bool) -> Grammar:
+    """Read a call whose opener names its tool. `closed` means that its tag closes itself."""
     if not isinstance(variant.body, Parameters):
+        raise Mismatch
+    # Prose may mention such a tag. Only one that is alone on its line is taken to be a call.
+    if closed and not (machine.text_state.opens_line and (yield from ends_line(machine, 0))):
         raise Mismatch
     machine.candidate.format = form
     machine.set_name(tool)
-    yield from parameters.read(machine, form, variant.body)
+    if closed:
+        machine.candidate.self_closed = True
+        name_body.no_arguments(machine)
+    else:
+        yield from parameters.read(machine, form, variant.body)
     machine.end_body()
 
 

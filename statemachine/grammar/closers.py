@@ -6,7 +6,7 @@ from collections.abc import Generator
 from statemachine.endings import find_closer
 from statemachine.formats.format import Section
 from statemachine.formats.markers import closers_of
-from statemachine.formats.openers import closers_of_call
+from statemachine.formats.openers import Opener, closers_of_call
 from statemachine.formats.scanner import MAX_NEWLINES, TICK, LinePlace
 from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar.left_over import may_be_left_over
@@ -275,6 +275,7 @@ def read_newlines_after(machine: Machine) -> Grammar:
     opens = value not in NO_OPENERS
     opens = opens and not (isinstance(value, str) and may_be_left_over(machine, value))
     past.place = START if length else INSIDE
+    past.after_call = length > 0 and isinstance(value, Opener)
     if length and (opens or not past.text_seen):
         reader.sink = Sink.SYNTAX
         reader.take(length)

@@ -24,7 +24,7 @@ from statemachine.stream.emitter import Sink
 from statemachine.stream.runs import Run
 
 KEYWORD = r"[A-Za-z_]\w{0,127}+[ \t]{0,16}+(?:\Z|=(?:\Z|(?!=)()))"
-ARGUMENTS = rf"\([ \t\r\n]{{0,64}}+(?:\Z|(\))|{KEYWORD})"
+ARGUMENTS = rf"\([ \t\r\n]{{0,64}}+(?:\Z|(\))|{KEYWORD}|\{{[ \t\r\n]{{0,64}}+(?:\Z|[\"'}}]()))"
 list_begins = re.compile(rf"\[[ \t\r\n]{{0,64}}+(?:\Z|[A-Za-z_][\w.]{{0,127}}+[ \t]{{0,16}}+(?:\Z|{ARGUMENTS}))").match
 """Matches a list of call expressions, up to the end of the first call's arguments or to its first keyword."""
 

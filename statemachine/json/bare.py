@@ -43,7 +43,7 @@ number_text = re.compile(NUMBER + r"[ \t]{0,16}+(?:\Z|()[,{}()\[\]<>\r\n])").mat
 """Matches a number with the delimiter after it, or a prefix that is too long to be anything else."""
 flag_number = re.compile(NUMBER + r"(?:\Z|()[\s,}\]])").match
 """Matches a number after a flag, with the delimiter after it."""
-marked_key = re.compile(r"[^:,<>{}\[\]\"'\r\n]++").match
+marked_key = re.compile(r"[^:=,<>{}\[\]\"'\r\n]++").match
 
 
 class Bare(Python):
@@ -87,6 +87,7 @@ class MarkedBare(Bare):
     __slots__ = ("marker", "marks")
 
     bare_key = marked_key
+    equals = True
 
     def __init__(self, marker: str) -> None:
         self.marker = marker

@@ -141,6 +141,8 @@ class Python:
     """Whether braces may contain items instead of members: a set, which becomes an array."""
     bare_key: Callable[[str, int], Match[str] | None] = python_key
     key_repair = "unquoted_key"
+    equals = False
+    """Whether an equals sign may replace the colon after a key."""
 
     def begins(self, reader: Reader) -> Generator[None, None, LiteralOpening | None]:
         """Return how to read the string that begins here, or None if none begins here."""
@@ -197,6 +199,11 @@ class Python:
         else:
             yield from string(reader, state, found)
         yield from skip(reader, state)
+        if self.equals and reader.text[reader.at] == "=":
+            state.add_repair("key_separator")
+            reader.take(1, "repair")
+            reader.emit_arguments(":")
+            return
         if reader.text[reader.at] != ":":
             raise Mismatch
         reader.take_arguments(1)

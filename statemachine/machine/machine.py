@@ -72,6 +72,8 @@ class TextState:
     """
     opens_line: bool = True
     """Whether the last opener was preceded by nothing but blanks on its line, or by no visible text in the reply."""
+    after_call: bool = False
+    """Whether only newlines separate the next opener from the call before it."""
     wrapping_infos: set[str] = field(factory=set)
     """Info strings of fences that contained a call before any text: later fences with one of them may, too."""
     shown_closers: set[str] = field(factory=set)
@@ -131,7 +133,8 @@ class Machine:
     def open_candidate(self) -> None:
         """Open a candidate."""
         self.candidate = Candidate()
-        self.text_state.opens_line = self.text_state.place is START or not self.text_state.text_seen
+        past = self.text_state
+        past.opens_line, past.after_call = past.place is START or not past.text_seen or past.after_call, False
         self.frames.apply(Input.OPEN, candidate=self.candidate)
         self.text_state.place = INSIDE
         self.start_buffering()

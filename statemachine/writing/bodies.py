@@ -14,7 +14,7 @@ from statemachine.writing.arguments import Written, arguments_of, items, members
 one_word = re.compile(r"[A-Za-z_][^\s\"'<>/={}]*").fullmatch
 identifier = re.compile(r"[A-Za-z_]\w*").fullmatch
 flag_key = re.compile(r"[\w.-]{1,255}").fullmatch
-bare_key = re.compile(r"(?![#/)])[^\s:,<>{}\[\]\"'](?:[^:,<>{}\[\]\"'\r\n]*[^\s:,<>{}\[\]\"'])?").fullmatch
+bare_key = re.compile(r"(?![#/)])[^\s:=,<>{}\[\]\"'](?:[^:=,<>{}\[\]\"'\r\n]*[^\s:=,<>{}\[\]\"'])?").fullmatch
 surrogate = re.compile("[\ud800-\udfff]").search
 PYTHON: Mapping[str, str] = {"true": "True", "false": "False", "null": "None", ",": ", ", ":": ": "}
 NOTHING: Mapping[str, str] = {}

@@ -54,7 +54,14 @@ def test_the_table_is_complete(document):
     assert {variant["body"]["kind"] for row in rows.values() for variant in row["variants"]} == {
         *("json", "envelope", "parameters", "expression", "message")
     }
-    seed = {"open": "<seed:think>", "close": "</seed:think>", "text": False, "anchor": "reply", "alone": False}
+    seed = {
+        "open": "<seed:think>",
+        "close": "</seed:think>",
+        "text": False,
+        "anchor": "reply",
+        "alone": False,
+        "until": [],
+    }
     assert seed in rows["seed_oss"]["sections"]
     assert rows["llama3"]["special_tokens"] == ["<|python_tag|>"]
     tools = {"get_weather": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}

@@ -81,7 +81,7 @@ def test_a_call_starts_in_the_feed_that_commits_it(form: str, tools: Any) -> Non
     match FORMATS[form].variants[0].body:
         case Envelope() if FORMATS[form].openers or FORMATS[form].fence:
             commits = name + len('say"')
-        case Parameters(key=key) if key.endswith("{a}"):  # the marker is the complete tag
+        case Parameters(key=key) if key.endswith("{k}"):  # the marker is the complete tag
             commits = text.index("<text>") + len("<text>")
         case Parameters(key=key):
             commits = text.index(spell(key), name) + len(spell(key)) + key.endswith("{ }")
