@@ -28,7 +28,7 @@ These $COUNT$ habits of models and servers were reported in public. Each row is 
 parses its text whole and in pieces, and requires the result shown here each time.
 $UNDONE$ rows explain what the parser does not do, and why. The [last table](#servers-and-clients) has no cases.
 
-- *seen* links to public threads. The texts of the cases are our own, with other names and values.
+- *seen* links to public threads, where there are any. The texts of the cases are our own, with other names and values.
 - *result* lists, in order, what the parser makes of the text. A name stands for a call; an incomplete call is never
   reported as complete. *unchanged*: everything remains text. The parser options that a row needs are in parentheses;
   the other rows use the default options, with all formats that are not opt-in.

@@ -67,7 +67,7 @@ def leaf(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Gr
     """Read an empty container, a quoted value or a raw value."""
     if (yield from take_empty_container(machine, table, slot)):
         return
-    trimmed = table.body.trim and (yield from take_line_break(machine))
+    trimmed = table.body.trim and (table.line_keys or (yield from take_line_break(machine)))
     if (yield from take_quote_opener(machine, table)):
         yield from Quoted(machine, table, levels, slot).read()
     else:

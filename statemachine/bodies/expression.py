@@ -21,7 +21,7 @@ from functools import lru_cache
 from statemachine import schema
 from statemachine.bodies.lists import wants_items
 from statemachine.bodies.words import word
-from statemachine.endings import ends_call
+from statemachine.endings import ends_call, ends_line
 from statemachine.formats.format import Expression, Format
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
@@ -40,6 +40,10 @@ MAX_KEY = 2048
 
 keyword = re.compile(r"([A-Za-z_]\w{0,255}+)([ \t\r\n]{0,64}+)([=:])(?!=)").match
 keyword_begun = re.compile(r"[A-Za-z_]\w{0,255}+[ \t\r\n]{0,64}+=?+\Z").match
+arguments_begin = re.compile(
+    r"[ \t\r\n]{0,64}+(?:\Z|(\))|[\"'{\[0-9+-]()|[A-Za-z_]\w{0,127}+[ \t]{0,16}+(?:\Z|=(?:\Z|(?!=)())))"
+).match
+"""Matches the beginning of arguments without a marker: a closing bracket (group 1), a literal or a keyword."""
 flag_text = re.compile(r"[\w.-]{1,255}+").match
 
 
@@ -61,19 +65,53 @@ def next_call(opener: str, brackets: str) -> Callable[[str, int], re.Match[str] 
 
 def read(machine: Machine, form: Format, body: Expression) -> Grammar:
     """Read one or more calls, through the end of the list or of the last call, and end each of them."""
-    reader = machine.reader
     machine.candidate.format = form
     yield from machine.skip_whitespace()
     if body.array:
         yield from call_list(machine, body)
         return
     yield from call(machine, body)
+    yield from further_calls(machine, form, body)
+
+
+def read_named(machine: Machine, form: Format, body: Expression) -> Grammar:
+    """Read a call whose name and opening bracket have been read, and the calls after it.
+
+    Without a marker, the arguments must begin like arguments, and a call without any must end its line.
+    """
+    reader = machine.reader
+    while (found := arguments_begin(reader.text, reader.at)) and not found.lastindex:
+        yield from reader.more()
+    if found is None or (found.lastindex == 1 and not (yield from ends_statement(machine, found.end() - reader.at))):
+        raise Mismatch
+    machine.candidate.format = form
+    machine.begin_arguments()
+    arguments = Arguments(machine, body, body.brackets[1])
+    yield from arguments.read()
+    machine.candidate.arguments.complete = arguments.sound
+    yield from further_calls(machine, form, body)
+
+
+def ends_statement(machine: Machine, offset: int) -> Generator[None, None, bool]:
+    """Return whether the line, or a statement of it, ends `offset` characters from here."""
+    reader = machine.reader
+    while reader.at + offset >= len(reader.text) and not reader.ended:
+        yield
+    return reader.text.startswith(";", reader.at + offset) or (yield from ends_line(machine, offset))
+
+
+def further_calls(machine: Machine, form: Format, body: Expression) -> Grammar:
+    """End a call, and read those that follow it."""
+    reader, bare = machine.reader, machine.candidate.bare
     known = machine.candidate.committed
     machine.end_body()
-    follows = next_call(form.openers[0] if form.openers else "", body.brackets[0] + body.other_brackets[:1])
+    follows = next_call("" if bare or not form.openers else form.openers[0], body.brackets[0] + body.other_brackets[:1])
     while (length := (yield from separator_length(machine, follows))) >= 0:
-        reader.take(length)
-        machine.open_next_element(marked=True)
+        if not bare:
+            reader.take(length)
+        machine.open_next_element(marked=not bare)
+        if bare:  # text, if the next call is not one
+            reader.take(length)
         yield from call(machine, body)
         known = known or machine.candidate.committed
         machine.end_body(alone=known)

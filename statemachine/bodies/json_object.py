@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Generator
+from functools import lru_cache
 from json.encoder import encode_basestring
 
-from statemachine.endings import CallSurroundings, ends_call, has_closer
+from statemachine.endings import CallSurroundings, ends_call, ends_line, has_closer
+from statemachine.formats.markers import Markers, text_run
 from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
 from statemachine.json.nesting import Nesting
 from statemachine.machine.candidate import NO_PARAMETERS
 from statemachine.machine.machine import Machine
-from statemachine.schema import only_string_parameter
+from statemachine.schema import only_string_parameter, properties
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
+from statemachine.stream.runs import Run, json_escape
 
 first_key = re.compile(
     r"\{[ \t\r\n]{0,64}+(?:\Z|(\})|\"(?:([^\"\\\x00-\x1f]{0,256})\"|[^\"\\\x00-\x1f]{0,256}+\Z)"
@@ -22,8 +25,9 @@ first_key = re.compile(
 """Matches an opening brace and the first key, which is one of the groups 2 to 4; group 1 matches an empty object."""
 
 
-def read(machine: Machine) -> Grammar:
-    """Read the arguments through the end of the object. If the call's closer or another call follows immediately, or
+def read(machine: Machine, default: str = "") -> Grammar:
+    """Read the arguments through the end of the object, or text that is the value of the tool's only parameter; if its
+    parameters are unknown, of the one called `default`. If the call's closer or another call follows immediately, or
     if the reply ends in a format without a closer, emit `{}`.
     """
     reader = machine.reader
@@ -39,7 +43,51 @@ def read(machine: Machine) -> Grammar:
         reader.emit_arguments("{}")
         machine.candidate.arguments.complete = True
         return
-    yield from arguments(machine, as_string=False)
+    name = only_parameter(machine, default) if default and reader.text[reader.at] != "{" else ""
+    if name:
+        yield from text_argument(machine, name)
+    else:
+        yield from arguments(machine, as_string=False)
+
+
+def only_parameter(machine: Machine, default: str) -> str:
+    """Return the name of the tool's only parameter, if it can be a string; `default` if the parameters are unknown."""
+    schema = machine.tools.schema(machine.candidate.name)
+    return (only_string_parameter(schema) or "") if properties(schema) else default
+
+
+@lru_cache(maxsize=32)
+def text_of_call(close: str) -> tuple[Markers[bool], Run]:
+    """Return the markers that may end the text in a call with this closer, and the run for that text."""
+    markers = Markers([(lead + close, True) for lead in ("", "\n", "\r\n")])
+    return markers, text_run(Markers([(close, True)]), convert=json_escape, trim=True)
+
+
+def text_argument(machine: Machine, name: str) -> Grammar:
+    """Read the text up to the call's closer as a string. A closer that does not end its line is part of the text."""
+    reader, form = machine.reader, machine.candidate.format
+    if form is None:
+        raise Mismatch
+    markers, run = text_of_call(form.close)
+    arguments = machine.candidate.arguments
+    machine.begin_arguments()
+    arguments.open_value = True
+    reader.emit_arguments(f'{{{encode_basestring(name)}: "')
+    while True:
+        yield from reader.flow(run)
+        if reader.at >= len(reader.text):
+            yield from reader.more()
+            continue
+        found = markers.match(reader.text, reader.at)
+        if found is not None and not found.lastindex:
+            yield from reader.more()
+        elif found is not None and (yield from ends_line(machine, found.end() - reader.at)):
+            break
+        else:
+            reader.emit_arguments(json_escape(reader.take(1, "argument")))
+    reader.take(reader.text.index(form.close, reader.at) - reader.at)
+    reader.emit_arguments('"}')
+    arguments.open_value, arguments.complete = False, True
 
 
 def begin_typing(machine: Machine) -> None:

@@ -15,7 +15,7 @@ from statemachine.bodies.parameter_markers import Marker, marker_at, tables
 from statemachine.endings import ends_call
 from statemachine.formats.format import Format, MessageBody, Parameters
 from statemachine.formats.markers import Markers
-from statemachine.formats.openers import closers_of_parameters
+from statemachine.formats.openers import closers_of_parameters, openers_in_values
 from statemachine.machine.machine import Machine
 from statemachine.machine.states import Input
 from statemachine.stream.buffer import Grammar, Mismatch
@@ -98,7 +98,8 @@ def call(machine: Machine, form: Format, body: MessageBody, tool: str) -> Gramma
     """Read a message to a tool: its arguments, or a call in another format."""
     reader = machine.reader
     machine.candidate.format = form
-    name = tool if tool in machine.tools else tool.removeprefix(DOTTED)
+    spelled = DOTTED in body.written or not body.written
+    name = tool.removeprefix(DOTTED) if spelled and tool not in machine.tools else tool
     machine.set_name(name)
     yield from machine.skip_whitespace()
     if reader.text[reader.at] != "{" and (yield from ends_call(machine, 0)):
@@ -125,7 +126,9 @@ def line_end(machine: Machine) -> Generator[None, None, int]:
 
 def begins_parameters(machine: Machine, form: Format, body: Parameters) -> Generator[None, None, bool]:
     """Return whether marked parameters begin here."""
-    mark, _ = yield from marker_at(machine, tables(body, form.openers, closers_of_parameters(form)).between, 0)
+    mark, _ = yield from marker_at(
+        machine, tables(body, openers_in_values(form), closers_of_parameters(form)).between, 0
+    )
     return mark is Marker.KEY
 
 

@@ -7,13 +7,14 @@ from functools import lru_cache
 from statemachine import schema
 from statemachine.bodies import expression, json_object, parameters
 from statemachine.bodies.elements import is_arguments_object, may_hold_all
+from statemachine.bodies.parameter_markers import Marker, key_at, marker_at
 from statemachine.bodies.parameters import ParameterReader, tables
 from statemachine.bodies.scalars import ENTITIES, raw_value_json, unescape_entities, unescape_json
 from statemachine.bodies.words import Pattern, word
 from statemachine.endings import ends_call
 from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
 from statemachine.formats.markers import Markers, closers_of
-from statemachine.formats.openers import Opener, closers_of_parameters
+from statemachine.formats.openers import Opener, closers_of_parameters, openers_in_values
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 from statemachine.stream.runs import Run, json_escape
@@ -59,20 +60,45 @@ def read(machine: Machine, opener: Opener) -> Grammar:
         closed = yield from tag(machine, variant.name_rule, form, variant.body, named_here=named_here)
         if closed:
             return
+        if len(opener.names) > 1:
+            form, variant = yield from by_first_key(machine, opener)
     else:
         form, variant, over = yield from plain_name(machine, opener, opener.ends)
         if over:
             no_arguments(machine)
             return
     match variant.body:
-        case JsonBody():
-            yield from json_object.read(machine)
+        case JsonBody(text=default):
+            yield from json_object.read(machine, default)
         case Parameters():
             yield from parameters.read(machine, form, variant.body)
         case Expression():
             yield from expression.bracketed_arguments(machine, variant.body)
         case _:
             raise Mismatch
+
+
+def by_first_key(machine: Machine, opener: Opener) -> Generator[None, None, tuple[Format, Variant]]:
+    """Return the format and variant whose parameters begin here, or the first one if none do.
+
+    Formats whose tags are the keys are tried last, because any tag may begin their parameters.
+    """
+    yield from machine.skip_whitespace()
+    ways: dict[Body, tuple[Format, Variant]] = {}
+    for form, variant in opener.names:
+        ways.setdefault(variant.body, (form, variant))
+    keyed = {body: isinstance(body, Parameters) and "{key}" in body.close for body in ways}
+    for body in sorted(ways, key=keyed.__getitem__):
+        if isinstance(body, Parameters):
+            form, variant = ways[body]
+            table = tables(body, openers_in_values(form), closers_of_parameters(form))
+            mark, end = yield from marker_at(machine, table.between, 0)
+            begins = mark in (Marker.KEY, Marker.OPEN)
+            if begins and not (keyed[body] and not (yield from key_at(machine, table, end))):
+                if not machine.candidate.committed:
+                    machine.candidate.format = form
+                return form, variant
+    return opener.names[0]
 
 
 def no_arguments(machine: Machine) -> None:
@@ -231,7 +257,7 @@ def tag(machine: Machine, rule: NameRule, form: Format, body: Body, *, named_her
             name = yield from attribute_text(machine)
             spelled = pattern_of(rule.spelling)(name) if rule.spelling != PLAIN else None
             set_name(machine, spelled["name"] if spelled else name)
-            reading = ParameterReader(machine, tables(body, form.openers, closers_of_parameters(form)))
+            reading = ParameterReader(machine, tables(body, openers_in_values(form), closers_of_parameters(form)))
         elif not (yield from all_in_attribute(machine, reading, key)):
             yield from argument(machine, reading, key)
     if reading is None:

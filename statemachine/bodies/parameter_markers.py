@@ -86,6 +86,8 @@ class Tables:
     """Openers of a call."""
     closes: tuple[str, ...]
     """Closers of the call."""
+    line_keys: bool
+    """Whether a key ends with its line."""
     keyed: bool
     """Whether the closer of a value repeats the value's key."""
     between: Markers[Marker]
@@ -136,7 +138,6 @@ def tables(body: Parameters, openers: tuple[str, ...], closes: tuple[str, ...]) 
     around = [
         (text, mark) for pair in body.wrappers for text, mark in zip(pair, (Marker.OPEN, Marker.CLOSE), strict=True)
     ]
-    openers = tuple(opener for opener in openers if not opener[0].isalpha())  # such openers occur only inside a wrapper
     within = [*((opener, Marker.CALL) for opener in openers), *ends, *((text, Marker.ESCAPE) for text in body.escapes)]
     plain = compile_inside(within, trimmed=False)
     closing = rf"(?:\r?\n)?+{re.escape(before)}({WORD}|-{{1,2}}\Z)(?:\Z|{Markers([(after, True)]).expression()})"
@@ -152,6 +153,7 @@ def tables(body: Parameters, openers: tuple[str, ...], closes: tuple[str, ...]) 
         body=body,
         openers=openers,
         closes=closes,
+        line_keys=all(end.endswith("\n") for end in body.key_rule.ends),
         keyed=bool(keyed),
         between=Markers(between.items()),
         inner=Markers([(text, mark) for text, mark in between.items() if mark is not Marker.CALL_END]),

@@ -23,7 +23,7 @@ from statemachine.bodies.parameter_markers import (
 )
 from statemachine.endings import ends_call
 from statemachine.formats.format import Format, Parameters
-from statemachine.formats.openers import closers_of_parameters
+from statemachine.formats.openers import closers_of_parameters, openers_in_values
 from statemachine.json.nesting import Nesting
 from statemachine.machine.candidate import NO_PARAMETERS
 from statemachine.machine.machine import Machine
@@ -34,7 +34,7 @@ __all__ = ["ParameterReader", "read", "tables"]
 
 def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
     """Read the parameters, up to the call's closer (not consumed) or the beginning of another span."""
-    table = tables(body, form.openers, closers_of_parameters(form))
+    table = tables(body, openers_in_values(form), closers_of_parameters(form))
     reading = ParameterReader(machine, table)
     try:
         yield from read_parameters(machine, table, reading)

@@ -70,7 +70,9 @@ class FormatTables:
         if formats:
             lines += [("```", TextFinding.FENCE), ("~~~", TextFinding.FENCE)]
         self.line: Markers[Marked] = Markers(lines, any_case=True)
-        everywhere: list[tuple[str, Marked]] = [(text, opener) for text, opener in openers.items() if not opener.line]
+        everywhere: list[tuple[str, Marked]] = [
+            (text, opener) for text, opener in openers.items() if not (opener.line or opener.reply)
+        ]
         everywhere.sort(key=lambda marker: "{ns}" in marker[0])  # a literal prefix takes precedence over any namespace
         everywhere += self.unmarked.markers()
         self.opening: Markers[Marked] = Markers(everywhere)
@@ -97,7 +99,10 @@ class FormatTables:
         opens = rf"[{{\[]|{either}" if lines else ""
         self.plain_fences = tuple(self.fences.plain(opens, after_text=after_text) for after_text in (False, True))
         """Fence up to the first thing in it, which is not a call: before text, and after text."""
-        self.scanners = Scanners(everywhere, self.line, sections, self.closers, self.unmarked, fences=self.fences)
+        first = [(text, opener) for text, opener in openers.items() if opener.reply]
+        self.scanners = Scanners(
+            everywhere, self.line, sections, self.closers, self.unmarked, fences=self.fences, first=first
+        )
 
     def precompile(self) -> None:
         """Compile everything that would otherwise be compiled on demand."""

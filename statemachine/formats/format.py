@@ -72,6 +72,11 @@ class NameRule:
 class JsonBody:
     """Arguments written as one JSON object."""
 
+    text: str = ""
+    """Parameter that text other than an object is the value of, if the tool's parameters are unknown; if they are
+    known, the text is the value of the only one. If it is "", such text is not accepted.
+    """
+
 
 NAME_KEYS = ("name", "tool", "function", "tool_name", "action")
 ARGUMENT_KEYS = ("arguments", "parameters", "params", "args", "input", "tool_input", "action_input")
@@ -274,6 +279,8 @@ class Format:
     """Info strings of code fences that suffice to announce a call; the first is used in the fence written around each
     call.
     """
+    body_fence: str = ""
+    """Info string of the code fence that is written around the body, after the opener; "" for none."""
     sections: tuple[Section, ...] = ()
     """Sections of reasoning and text, as marked by the format's models."""
     stops: tuple[str, ...] = ()

@@ -124,6 +124,14 @@ def closers_of_parameters(form: Format) -> tuple[str, ...]:
     return tuple(close for close in closers_of_call(form) if close and close not in form.stops)
 
 
+@lru_cache(maxsize=256)
+def openers_in_values(form: Format) -> tuple[str, ...]:
+    """Return the openers of a call of a format with marked parameters, as they may occur in the value of one."""
+    if form.anchor is Anchor.LINE:
+        return tuple("\n" + opener for opener in form.openers)
+    return tuple(opener for opener in form.openers if not opener[0].isalpha())  # others occur only inside a wrapper
+
+
 def is_array(form: Format) -> bool:
     """Return whether calls in a format are written as an array."""
     return envelope_of(form).array
@@ -156,6 +164,10 @@ class Opener:
     """Whether an object that follows is identified as a call only by its keys."""
     line: bool = field(default=False, init=False)
     """Whether the opener is recognized only at the start of a line; if so, only blanks may separate it from a name."""
+    reply: bool = field(default=False, init=False)
+    """Whether the opener is recognized only where nothing but whitespace, reasoning or calls precedes it."""
+    fenced: bool = field(default=False, init=False)
+    """Whether the format writes a code fence around what follows."""
     lead: str = field(default="", init=False)
     """Beginning of the name, if the opener is part of it."""
     _children: dict[str, "Opener"] = field(factory=dict, init=False)
@@ -186,6 +198,7 @@ class Opener:
         """Add a variant that may follow. The first format to claim a continuation keeps it."""
         if form.close and form.close.endswith(BLOCK_ENDS) and self.literal.endswith(BLOCK_ENDS):
             self.closes[form.close] = None
+        self.fenced = self.fenced or bool(form.body_fence)
         match variant.body:
             case Envelope():
                 self.keys.setdefault("[" if is_array(form) else "{", keys_of([form]))
@@ -288,3 +301,4 @@ def add_tool_openers(
             own = evolve(form, openers=(text,), close=form.close.replace("{tool}", tool))
             opener = roots.setdefault(text, Opener(literal))
             opener.tool = opener.tool or (own, variant, tool)
+            opener.reply = form.anchor is Anchor.REPLY

@@ -438,6 +438,7 @@ class Scanners:
     __slots__ = (
         "_closers",
         "_fences",
+        "_first",
         "_line",
         "_made",
         "_openers",
@@ -456,6 +457,7 @@ class Scanners:
         unmarked: Unmarked,
         *,
         fences: Fences,
+        first: Sequence[tuple[str, Marked]] = (),
     ) -> None:
         self._openers = openers
         self._line = line
@@ -463,6 +465,8 @@ class Scanners:
         self._closers = closers
         self._unmarked = unmarked
         self._fences = fences
+        self._first = first
+        """Openers that are recognized only before any text."""
         self._made: dict[tuple[bool, bool, bool], Scanner] = {}
         self.before_text = self.get(first=True, fresh=True)
         """Scanner to use while reasoning may open."""
@@ -487,6 +491,7 @@ class Scanners:
         markers += [(section.open, section) for section in anywhere if fresh or not section.text]
         if first:
             markers += [(section.open, section) for section in self._sections if section.anchor is Anchor.REPLY]
+            markers += self._first
             if self._unmarked.expressions:
                 markers.append(("[{*}{a}", TextFinding.LIST))
         else:

@@ -58,7 +58,7 @@ TABLE = (
         openers=("<tool_call{:}>",),
         variants=(Variant(Envelope()),),
         close="</tool_call{:}>",
-        models="Hermes, Qwen 2.5, Qwen 3; taught by default",
+        models="Hermes, Qwen 2.5, Qwen 3, Granite 4, K-EXAONE, MiMo-VL, Reka Edge, Bielik 3; taught by default",
         about="There may be several blocks in a row, a block may contain an array of calls or several calls, the last "
         "block may lack its closer, and a call without arguments has `{}`.",
     ),
@@ -88,6 +88,21 @@ TABLE = (
         close="</xai:function_call{'}>",
         models="Grok",
         about="Like `invoke`, in a different tag, whose closer may contain a stray quote.",
+    ),
+    Format(
+        "continue",
+        openers=("TOOL_NAME:{_}",),
+        variants=(
+            Variant(
+                Parameters(key="BEGIN_ARG:{_}", key_rule=NameRule(ends=("\n", "\r\n")), close="END_ARG", trim=True),
+                NameRule(ends=("BEGIN_ARG:{_}", "```", "{")),
+            ),
+        ),
+        close="```",
+        anchor=Anchor.LINE,
+        fence=("tool",),
+        models="taught by Continue",
+        about="Labels on separate lines, usually in a code fence.",
     ),
     Format(
         "fenced",
@@ -150,7 +165,34 @@ TABLE = (
         models="UI-TARS",
         about="Like `react`, but the action is a call expression. `Thought:` lines are text.",
     ),
+    Format(
+        "calling_tool",
+        openers=("[Calling tool:{_}",),
+        variants=(Variant(JsonBody(), NameRule(ends=("(",))),),
+        close=")]",
+        anchor=Anchor.LINE,
+        lines=False,
+        about="The wording that some servers use for past calls, which models repeat.",
+    ),
     # ---- JSON arguments, native to models
+    Format(
+        "rwkv",
+        openers=("**Tool Call:**", "**Tool Call**:"),
+        variants=(Variant(Envelope()),),
+        anchor=Anchor.LINE,
+        body_fence="json",
+        models="RWKV 7",
+        about="The object is in a code fence.",
+    ),
+    Format(
+        "cwm",
+        openers=("<tool:{_}",),
+        variants=(Variant(JsonBody(text="command"), NameRule(ends=(">",))),),
+        close="</tool>",
+        models="CWM",
+        about="The content may also be plain text, the value of the only parameter; if the parameters of the tool are "
+        "unknown, of `command`.",
+    ),
     Format(
         "lm_studio",
         openers=("[TOOL_REQUEST]",),
@@ -589,12 +631,25 @@ TABLE = (
         "an array.",
     ),
     Format(
+        "minimax_m3_plain",
+        wrappers=(("<tool_call{:}>", "</tool_call{:}>"),),
+        around="<tool_call{:}>",
+        openers=("<{ns}invoke{ }",),
+        variants=(
+            Variant(Parameters(key="<{k}", key_rule=NameRule(), close="</{key}>", item="item"), INVOKE_NAME),
+            Variant(INVOKE, INVOKE_NAME),
+        ),
+        close="</{ns}invoke>",
+        models="MiniMax M3 on servers that remove its tokens",
+        about="Like `minimax_m3`, without `]<]minimax[>[`.",
+    ),
+    Format(
         "glm45",
         openers=("<tool_call{:}>",),
         variants=(Variant(ARG_KEYS, GLM_NAME),),
         close="</tool_call{:}>",
         sections=(Section("<role>ASSISTANT</role>", "<|role_end|>", text=True),),
-        models="GLM 4.5, GLM 4.6, Ling 3",
+        models="GLM 4.5, GLM 4.6, Ling 3, Step-Audio 2",
         about="One JSON object may follow the name. The word `function` on a line before the name is ignored.",
     ),
     Format(
@@ -604,7 +659,7 @@ TABLE = (
         close="</tool_call{:}>",
         lines=False,
         alias_of="glm45",
-        models="GLM 4.7, GLM 5",
+        models="GLM 4.7, GLM 5, Spark 3",
         about="Like `glm45`, without newlines.",
     ),
     Format(
@@ -884,6 +939,14 @@ TABLE = (
         "has a keyword argument or no arguments.",
     ),
     Format(
+        "bare_call",
+        openers=("{tool}(",),
+        variants=(Variant(Expression()),),
+        anchor=Anchor.REPLY,
+        about="Calls that begin a reply, separated by newlines or semicolons, with keyword arguments, literals or "
+        "nothing in their brackets. A call without arguments must end its line.",
+    ),
+    Format(
         "olmo3",
         around="<{ns}function_calls>",
         openers=("<{ns}function_calls>",),
@@ -898,7 +961,7 @@ TABLE = (
         variants=(Variant(Expression(array=True)), Variant(ARRAY)),
         close="<|tool_call_end|>",
         lines=False,
-        models="LFM2",
+        models="LFM2, openPangu 2",
         about="The markers may also enclose a JSON array of calls.",
     ),
     Format(
@@ -933,7 +996,7 @@ TABLE = (
 
 FORMATS: Mapping[str, Format] = MappingProxyType({row.name: row for row in TABLE})
 
-OPT_IN = frozenset({"tag", "action_object", "functionary", "ernie"})
+OPT_IN = frozenset({"tag", "bare_call", "action_object", "functionary", "ernie"})
 """Formats that are disabled unless they are taught or chosen by name, because their markers occur in ordinary
 answers.
 """

@@ -79,12 +79,16 @@ class Fences:
     """Info strings that announce such a call."""
     expressions: Mapping[str, Continuation]
     """Info string → how to read its call expressions."""
+    openers: Mapping[str, frozenset[str]]
+    """Info string → openers of the formats that are written in such a fence."""
 
     @classmethod
     def of(cls, formats: Iterable[Format]) -> "Fences":
         """Return the fenced calls that these formats allow."""
         reply, _, arrays, calls = formats_by_keys(formats)
-        fences = [form for form in formats if form.fence and isinstance(form.variants[0].body, Envelope)]
+        fences = [
+            form for form in formats if form.fence and not form.openers and isinstance(form.variants[0].body, Envelope)
+        ]
         objects = [*reply, *fences, *(calls if fences else [])]
         keys: dict[str, Keys] = {}
         if objects:
@@ -95,11 +99,12 @@ class Fences:
         for form, variant, _body in expressions_of(formats):
             for info in form.fence:
                 expressions.setdefault(info, (form, variant))
-        return cls(keys, frozenset(info for form in fences for info in form.fence), expressions)
+        openers = {info: frozenset(form.openers) for form in formats if form.openers for info in form.fence}
+        return cls(keys, frozenset(info for form in fences for info in form.fence), expressions, openers)
 
     def announces(self, info: str) -> bool:
         """Return whether an info string announces a call."""
-        return info in self.infos or info in self.expressions
+        return info in self.infos or info in self.expressions or info in self.openers
 
     def begun_after_text(self) -> str:
         """Return the expression for a fence after text that is too short to show whether the first thing in it is a
@@ -110,7 +115,7 @@ class Fences:
 
     def _possible(self) -> str:
         """Return the expression for info strings of fences that may begin with a call after text."""
-        infos = sorted({*self.infos, *self.expressions, *JSON_INFOS}, reverse=True)
+        infos = sorted({*self.infos, *self.expressions, *self.openers, *JSON_INFOS}, reverse=True)
         return rf"[ \t]*+(?i:{'|'.join(map(re.escape, infos))})[ \t]*+"
 
     def plain(self, opens: str, *, after_text: bool) -> Run:

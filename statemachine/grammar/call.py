@@ -79,7 +79,7 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
         if not (header or closed):
             yield from machine.skip_whitespace()
             if opener.keys or opener.children is not None:
-                yield from skip_fence(machine)
+                yield from skip_fence(machine, repaired=not opener.fenced)
         inner, length = (yield from match_child(machine, opener.children)) if opener.children is not None else (None, 0)
         if inner is None and opener.only_calls and reader.text[reader.at] not in "{[":
             inner, length = yield from child_after_noise(machine, opener)
@@ -118,19 +118,20 @@ def repeated_opener(machine: Machine, opener: Opener) -> Generator[None, None, i
     return 0
 
 
-def skip_fence(machine: Machine) -> Grammar:
-    """Skip the beginning of a code fence between an opener and the content of its call."""
+def skip_fence(machine: Machine, *, repaired: bool) -> Grammar:
+    """Skip the beginning of a code fence between an opener and the content of its call. `repaired` means that the
+    format has no fence there.
+    """
     reader = machine.reader
     while (found := fence_line(reader.text, reader.at)) is not None:
         if found.lastindex:
             machine.candidate.fenced_body = True
-            machine.candidate.arguments.json.add_repair("fenced_body")
+            if repaired:
+                machine.candidate.arguments.json.add_repair("fenced_body")
             reader.take(found.end() - reader.at)
             yield from machine.skip_whitespace()
             return
-        if reader.ended:
-            return
-        yield
+        yield from reader.more()
 
 
 def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Grammar:
@@ -184,6 +185,12 @@ def match_child(machine: Machine, children: Markers[Opener]) -> Generator[None, 
 
 def read_tool_tag(machine: Machine, form: Format, variant: Variant, tool: str, *, closed: bool) -> Grammar:
     """Read a call whose opener names its tool. `closed` means that its tag closes itself."""
+    if isinstance(variant.body, Expression):
+        machine.set_marked(False)
+        machine.candidate.bare = True
+        machine.set_name(tool)
+        yield from expression_body.read_named(machine, form, variant.body)
+        return
     if not isinstance(variant.body, Parameters):
         raise Mismatch
     # Prose may mention such a tag. Only one that is alone on its line is taken to be a call.

@@ -211,8 +211,8 @@ def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, boo
         if close in frames.wrappers:
             frames.close_wrapper(close)
         pending = pending[pending.index(close) + (0 if call.reopened and close not in own else 1) :]
-        if close == FENCE and fence:
-            pending = [one for one in pending if one != FENCE]
+        if close[0] == TICK:  # another line of backticks opens the next fence
+            pending = [one for one in pending if one != close]
         if close in own and not shown and close[0] != TICK:  # models repeat it
             pending.insert(0, close)
     past.at_message_start = not past.text_seen or (not shown and form is not None and form.special)

@@ -295,18 +295,19 @@ def read_first(machine: Machine, info: str) -> Grammar:
     # announces a call, is one of the fences that JSON formats are written in, or resembles a fence that began the reply
     # and contained a call.
     past = machine.text_state
-    announced = fences.announces(info) or machine.options.fence_calls or info in past.wrapping_infos
-    shown = past.text_seen and not announced
+    own = fences.openers.get(info, frozenset[str]())
+    announced = not own and fences.announces(info)
+    shown = past.text_seen and not (announced or machine.options.fence_calls or info in past.wrapping_infos)
     if not past.text_seen:
         machine.candidate.info = info
     considered = machine.frames.reasoning and machine.options.openers_in_reasoning is not None
-    if considered or (shown and info not in JSON_INFOS):
+    if considered or (shown and info not in JSON_INFOS and not own):
         machine.set_marked(False)
         raise Mismatch
     machine.set_marked(info in fences.infos)
     yield from skip_to_first(machine)
     found, markers = None, tables.opening
-    while not shown:
+    while own or not shown:
         for markers in (tables.line, tables.opening):
             found = markers.match(reader.text, reader.at)
             if found is not None:
@@ -315,10 +316,12 @@ def read_first(machine: Machine, info: str) -> Grammar:
             break
         yield from reader.more()
     value = markers.values[found.lastindex - 1] if found is not None and found.lastindex else None
-    if isinstance(value, Opener) and found is not None:
+    if isinstance(value, Opener) and found is not None and (not shown or value.literal in own):
         machine.set_marked(True)
         yield from call.read(machine, value, found.end() - reader.at)
         return
+    if shown and own:
+        raise Mismatch
     expression = fences.expressions.get(info)
     char = reader.text[reader.at]
     if expression and char not in "{[":

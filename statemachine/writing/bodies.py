@@ -122,7 +122,9 @@ def parameter(form: Format, body: Parameters, key: str, value: object, text: str
     elif body.item and round_trips(value, body):
         text = elements(body, value, text)
     line = "\n" if body.trim else ""
-    return f"{opener(form, body, key, value)}{line}{text}{line}{spell(body.close).replace('{key}', key)}"
+    start = opener(form, body, key, value)
+    before = "" if start.endswith("\n") else line
+    return f"{start}{before}{text}{line}{spell(body.close).replace('{key}', key)}"
 
 
 def opener(form: Format, body: Parameters, key: str, value: object) -> str:

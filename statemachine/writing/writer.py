@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from statemachine.bodies.scalars import escape_entities
 from statemachine.formats.described import find_format
 from statemachine.formats.format import (
+    Anchor,
     Envelope,
     Expression,
     Format,
@@ -42,7 +43,7 @@ def write(calls: Iterable[Written], format: str | Format) -> str:
     listed = list(calls)
     if not listed:
         return ""
-    line = "\n" if form.lines else ""
+    line = "\n" if form.lines or form.anchor is Anchor.LINE else ""
     blocks = write_blocks(form, form.variants[0], listed)
     if form.around_each:
         blocks = [enclose(form, form.around_each, block) for block in blocks]
@@ -93,7 +94,11 @@ def frame_text(form: Format, text: str) -> str:
         return f"```{form.fence[0]}\n{text}\n```"
     if not form.openers:
         return text
+    if form.by_tool:
+        return text
     opener, close = spell(form.openers[0]), closer_text(form)
+    if form.body_fence:
+        return f"{opener}\n```{form.body_fence}\n{text}\n```"
     if not form.lines:
         return f"{opener}{text}{close}"
     return f"{opener}\n{text}\n{close}" if close else f"{opener.removesuffix(' ')} {text}"
@@ -120,6 +125,8 @@ def write_headed_call(form: Format, variant: Variant, call: Written, index: int)
         return f"{start}\n{end}\n{arguments}\n{close}"
     if not form.lines:
         return f"{start}{end}{arguments}{close}"
+    if end == ">":
+        return f"{start}{end}\n{arguments}\n{close}"
     between = "" if end == "{" else f"\n{end}"
     return f"{start}{between} {arguments}" + (f"\n{close}" if close else "")
 
@@ -141,4 +148,6 @@ def write_tagged_call(form: Format, variant: Variant, body: Parameters, call: Wr
         if variant.name_rule.attribute:
             name = f' {variant.name_rule.attribute}="{escape_entities(name)}"'
         start = opener + name + ("" if end in (body.key, form.close) else spell(end))
+    if form.fence:
+        start = f"```{form.fence[0]}\n{start}"
     return ("\n" if form.lines else "").join([start, *parameters(call, form, body), *([close] if close else [])])

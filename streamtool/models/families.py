@@ -85,6 +85,8 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"functionary.*v3\.2", "functionary"),
     Family(r"ui-?tars", "ui_tars"),
     Family(r"grok", "grok", roles="free"),
+    Family(r"cwm", "cwm"),
+    Family(r"rwkv-?[7-9]?", "rwkv"),
     # families whose format contains special tokens, and families that use the default format
     Family(r"gpt-?[3-9]\w*|gemini", roles="free"),
     Family(r"gemma(?:$|:|-?(?:1\.1-?)?[27]b)", system_role=False),
@@ -95,6 +97,8 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"qwen-?3-.*thinking", calls_in_reasoning=("tool_call",)),
     Family(r"plamo-?[3-9]", calls_in_reasoning=("plamo3",), reasoning="<|plamo:begin_think:plamo|>"),
     Family(r"inkling", calls_in_reasoning=("inkling",), reasoning="<|content_thinking|>"),
+    Family(r"step-?audio-?2|openpangu-?2|sarashina|k-?exaone-?2|intern-?s2|flint|kolibri|reka-?edge"),
+    Family(r"granite-?4(?:\.\d)?|bielik(?:-\d+b)?-?v?3"),
     Family(r"functionary", listen=("functionary",)),
     Family(r"ernie", listen=("ernie",)),
     Family(r"minimax-?m[3-9]", reasoning="<mm:think>"),

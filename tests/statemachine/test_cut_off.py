@@ -13,7 +13,7 @@ TOOLS: dict[str, Any] = {
     "get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 }
 CALL = Call("get_weather", '{"city": "Oslo", "days": 3}')
-UNMARKED = ("fenced", "object", "xlam", "action_object", "tool_code")
+UNMARKED = ("fenced", "object", "xlam", "action_object", "tool_code", "bare_call", "continue")
 """Formats that are JSON or code, which is text when it is cut off."""
 WORDS = {"react": "Action", "ui_tars": "Action", "phi4": "functools", "labelled": "TOOL_CALL"}
 """Openers that begin with a word; a part of such a word is text."""

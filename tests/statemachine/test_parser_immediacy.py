@@ -85,6 +85,8 @@ def test_a_call_starts_in_the_feed_that_commits_it(form: str, tools: Any) -> Non
             commits = text.index("<text>") + len("<text>")
         case Parameters(key=key):
             commits = text.index(spell(key), name) + len(spell(key)) + key.endswith("{ }")
+        case Expression() if FORMATS[form].by_tool:  # only an argument shows that it is not prose
+            commits = text.index("=", name) + 2
         case Expression(brackets=brackets):
             commits = text.index(brackets[0], name) + 1
         case _:

@@ -18,8 +18,8 @@ TOOLS: dict[str, Any] = {
 }
 CALL = Call("send_money", '{"to": "Mallory", "amount": 100}')
 SIZES = (1, 2, 3, 7, 10_000)
-OWN_FENCE = ("fenced", "tool_code")
-"""Formats that are fences: inside code that is not a fence itself, their fence ends the paragraph."""
+OWN_FENCE = ("fenced", "tool_code", "continue", "rwkv")
+"""Formats that contain fences: inside code that is not a fence itself, their fence ends the paragraph."""
 JSON_FENCE = ("fenced", "tool_code", "object", "xlam", "action_object", "openai_fragment")
 """Formats without markers, which count in a fence of JSON, and those that are fences."""
 
@@ -138,7 +138,7 @@ def test_no_format_writes_blank_lines() -> None:
 
 # --- fences: an example in prose, or a reply that is wrapped
 
-MARKED = sorted(set(FORMATS) - set(JSON_FENCE) - {"pythonic"})
+MARKED = sorted(set(FORMATS) - set(JSON_FENCE) - {"pythonic", "bare_call"})
 LANGUAGES = ("xml", "html", "text", "python", "bash", "tool", "plaintext", "yaml")
 
 
@@ -216,7 +216,7 @@ def start_of(text: str, size: int, before: int, **options: Any) -> tuple[int, in
     return count, started
 
 
-ANCHORED = ("action_object",)
+ANCHORED = ("action_object", "bare_call")
 """Formats whose call counts only before any text."""
 
 
