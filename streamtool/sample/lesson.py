@@ -8,6 +8,7 @@ from functools import lru_cache
 from attrs import define, frozen
 
 from statemachine import FORMATS, parse, write
+from statemachine.formats import Anchor
 from streamtool.core.json_value import Json
 from streamtool.prompting import tool_prompt as words
 from streamtool.schemas import parameters as schema
@@ -54,7 +55,7 @@ class Lesson:
     @property
     def allows_text(self) -> bool:
         """Whether text may accompany calls."""
-        return self.answer == words.EXAMPLE_ANSWER
+        return self.answer == words.EXAMPLE_ANSWER and FORMATS[self.format].anchor is not Anchor.REPLY
 
 
 @define(eq=False)

@@ -30,7 +30,7 @@ async def test_buffered_text_is_recorded_with_start_release_and_reason():
     (reply,) = timeline(app)["replies"]
     assert reply["text"] == f"Let me look.\n{CALL}"
     found = list(held(reply))
-    assert found[0] == ("\n<to", "it may become `<tool_call>`, `<tool_calls>`, `<tools>`, …")
+    assert found[0] == ("\n<to", "it may become `<tool_call>`, `<tool_calls>`, `<tool:`, …")
     assert any(why == "a candidate, waiting for its name" for _, why in found)
     assert "".join(piece for piece, _ in found).startswith('\n<tool_call>\n{"name": "get_weath')
     starts = [event for step in reply["steps"] for event in step[7] if event["type"] == "call_start"]

@@ -148,7 +148,7 @@ def test_stepping_shows_the_state_at_each_delta_and_the_reason_for_buffering(sit
         page.keyboard.press("ArrowRight")
     assert shown(page, ".written") == "Let me look.\n<to"
     assert shown(page, ".received") == "Let me look."
-    assert step(page)["Buffered"] == "4 characters: it may become `<tool_call>`, `<tool_calls>`, `<tools>`, …"
+    assert step(page)["Buffered"] == "4 characters: it may become `<tool_call>`, `<tool_calls>`, `<tool:`, …"
     assert page.eval_on_selector_all(".held-now", "(all) => all.map((one) => one.textContent).join('')") == "\n<to"
     page.keyboard.press("ArrowLeft")
     assert step(page)["Buffered"] == "nothing"
