@@ -74,7 +74,7 @@ def read(machine: Machine, form: Format, body: MessageBody, opener: str) -> Gram
         machine.begin_reasoning(body.ends)
     elif names.intersection(body.reasoning):
         # Only a message to a tool ends with the closer of calls, which reasoning may mention.
-        machine.begin_reasoning(tuple(end for end in body.ends if end != form.close))
+        machine.begin_reasoning((*(end for end in body.ends if end != form.close), body.openers[0]))
     else:
         machine.begin_message((*body.ends, body.openers[0]))
 

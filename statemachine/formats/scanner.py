@@ -353,7 +353,8 @@ class Closers:
     stops: Markers[str]
     """Special tokens that end a turn."""
     implied: Mapping[str, tuple[str, ...]]
-    """Closer of reasoning between special tokens → openers of the same format's text, which end that reasoning too."""
+    """Closer of reasoning between special tokens → openers of the same format's text, which end that reasoning too;
+    beginning of a message → opener of the next one, which ends a message of reasoning."""
     calls: frozenset[str]
     """Closers of calls and of the wrappers around them: tags that may be left over at the end of a reply."""
     values: frozenset[str]
@@ -380,6 +381,8 @@ class Closers:
         for form in native:
             texts = tuple(section.open for section in form.sections if section.text and section in special)
             implied |= {section.close: texts for section in form.sections if not section.text and section in special}
+            bodies = [variant.body for variant in form.variants]
+            implied |= {body.begin: body.openers[:1] for body in bodies if isinstance(body, MessageBody)}
         strays = frozenset(section.close for section in special) | stops
         only_sections = frozenset(section.close for section in special) - stops.union(ends_of_messages)
         calls, values = left_over(formats)

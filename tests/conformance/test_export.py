@@ -60,7 +60,6 @@ def test_the_table_is_complete(document):
         "text": False,
         "anchor": "reply",
         "alone": False,
-        "until": [],
     }
     assert seed in rows["seed_oss"]["sections"]
     assert rows["llama3"]["special_tokens"] == ["<|python_tag|>"]
