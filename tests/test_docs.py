@@ -276,8 +276,10 @@ def test_every_setting_is_documented_with_its_default(heading):
 
 @each("name", FORMATS)
 def test_every_format_is_documented(name):
-    section = read("docs/reference/formats.md").partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
-    for label in ("opens with", "arguments", "buffered"):
+    page = read("docs/reference/formats.md")
+    assert re.search(rf"\n\| \[`{name}`\]\(#{name}\) \| \S", page), "its opener"
+    section = page.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
+    for label in ("arguments", "buffered"):
         assert f"\n- {label}: " in section, label
     assert "````text\n" in section
     form = FORMATS[name]
@@ -319,8 +321,8 @@ def test_the_number_of_formats_is_stated():
 def test_the_losses_of_a_format_are_derived_from_its_declaration():
     assert "one newline on each side" in formats.losses(FORMATS["qwen3_coder"])
     assert "one newline" not in formats.losses(FORMATS["mimo"])
-    assert "only the schema determines" in formats.losses(FORMATS["invoke"])
-    assert "only the schema determines" not in formats.losses(FORMATS["deepseek_v32"])
+    assert formats.arguments(FORMATS["invoke"]) == "marked parameters"
+    assert formats.arguments(FORMATS["deepseek_v32"]) == "marked parameters with types"
     assert formats.losses(FORMATS["functiongemma"]) == "a string cannot contain `<escape>`"
     assert formats.losses(FORMATS["pythonic"]) == formats.losses(FORMATS["tool_call"]) == ""
 

@@ -67,7 +67,6 @@ def section(form: Format) -> str:
 
 def facts(form: Format) -> Iterator[tuple[str, str]]:
     """Yield those properties of a format that the overview does not show, each as a label and Markdown text."""
-    yield "opens with", opener(form)
     yield "closes with", closer(form)
     yield "wrapped in", wrappers(form)
     yield "recognized", "" if form.anchor is Anchor.ANYWHERE else PLACES[form.anchor]
@@ -88,8 +87,10 @@ def buffered(form: Format) -> str:
 
 
 def example(form: Format) -> str:
-    """Return two calls as the format writes them."""
-    return f"````text\n{write([EXAMPLE, SECOND], form.name)}\n````\n"
+    """Return a call as the format writes it, or two if the second one is not written after the first as it is alone."""
+    first, both = write([EXAMPLE], form.name), write([EXAMPLE, SECOND], form.name)
+    plain = f"{first.strip()}{write([SECOND], form.name).strip()}"
+    return f"````text\n{first if ''.join(both.split()) == ''.join(plain.split()) else both}\n````\n"
 
 
 def paragraph(text: str) -> str:
@@ -201,8 +202,9 @@ Unknown request fields are forwarded, so a client can set these.
 
 ## Examples
 
-Each section below shows two calls as `write` produces them. Without a *recognized* line, a call is recognized anywhere
-in the text. `tests/formats/` contains more model text with the expected events.
+Each section below shows a call as `write` produces it, or two calls if the second one is not written like the first.
+Only the schema determines the types of marked parameters, unless the section mentions types. Without a *recognized*
+line, a call is recognized anywhere in the text. `tests/formats/` contains more model text with the expected events.
 `streamtool formats --json` prints the table and the cases for other programs, and the tools in `conformance/` run the
 cases through any parser.
 """

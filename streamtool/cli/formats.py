@@ -131,9 +131,9 @@ def describe_body(body: Body) -> str:
         case Envelope(array=True):
             return "a JSON array of calls, each with name and arguments"
         case Envelope():
-            return "JSON that contains name and arguments"
+            return "JSON with name and arguments"
         case Parameters():
-            return "marked parameters, typed by the schema"
+            return "marked parameters with types" if body.type_attribute or body.type_marks else "marked parameters"
         case Expression(flag=flag) if flag:
             return f"keys after {code(flag)}, each followed by its value"
         case Expression(brackets="()"):
@@ -167,9 +167,7 @@ def losses(form: Format) -> str:
     match body:
         case Parameters():
             trimmed = "; one newline on each side of a value is markup" if body.trim else ""
-            types = "" if body.type_attribute or body.type_marks else "; only the schema determines its type"
-            cut = f"a raw value may end at {join_markers([body.close])}"
-            return f"{cut}{types}{trimmed}"
+            return f"a raw value may end at {join_markers([body.close])}{trimmed}"
         case Expression(quote=quote) if quote:
             return f"a string cannot contain {join_markers([quote])}"
         case _:
