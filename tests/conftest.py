@@ -30,7 +30,7 @@ gc.disable()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """A script's background jobs ignore SIGINT, and so would each process that a test starts and interrupts."""
 
-tables.tables_of = parser.compiled = lru_cache(256)(tables.tables_of.__wrapped__)
+tables.tables_of = parser.tables_of = lru_cache(512)(tables.tables_of.__wrapped__)
 """The tests use more sets of formats than any server; each is compiled once per process."""
 
 AUTHORITY = str(Path(__file__).parent / "support" / "authority.pem")

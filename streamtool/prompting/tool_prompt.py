@@ -21,8 +21,8 @@ from typing import Literal
 import msgspec
 from attrs import frozen
 
-from statemachine import FORMATS, Call, write
-from statemachine.formats import Anchor
+from statemachine import Call, write
+from statemachine.formats import Anchor, find_format
 from streamtool.core.bounded_cache import LruCache
 from streamtool.core.conversation import Tool
 from streamtool.core.errors import RequestError
@@ -238,7 +238,7 @@ def _rules(format: str, *, parallel: bool) -> str:
         )
     else:
         several = "Several calls may stand in one reply, one after the other, when none of them needs another's result."
-        before = "Write no text" if FORMATS[format].anchor is Anchor.REPLY else "Text may stand"
+        before = "Write no text" if find_format(format).anchor is Anchor.REPLY else "Text may stand"
         room = (
             f"- {before} before a call; after {'your calls' if parallel else 'it'} write nothing more and wait.\n"
             f"- {several if parallel else 'Write at most one call in a reply.'}\n"

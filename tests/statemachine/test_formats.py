@@ -20,7 +20,7 @@ from statemachine.machine.states import violations
 CASES = all_cases()
 SIZES = (0, 7)
 """Piece sizes (0: whole); `check_events` and `check_ledger` use pieces of one and of three characters."""
-SPLITS = 5
+SPLITS = 3
 """Maximum number of splits per case."""
 NEAR = 12
 
