@@ -17,6 +17,7 @@ import pytest
 from rich.cells import cell_len
 from support import dialects
 from support.forked import Forked
+from support.sweeps import each
 
 from statemachine import FORMATS, OPT_IN, Call, parse, write
 from streamtool.cli import main
@@ -326,7 +327,7 @@ def test_prompt_prints_the_prompt_for_the_model(run):
     assert write([Call("ping", "{}")], "tool_call") in out
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@each("format_", FORMATS)
 def test_prompt_teaches_the_chosen_format(run, format_):
     _, out, _ = run("prompt", "-", "--format", format_, given=json.dumps(REQUEST).encode())
     assert write([Call("ping", "{}")], format_) in out
@@ -427,7 +428,7 @@ def test_formats_lists_all(run):
     assert "tool_call        <tool_call>  Hermes" in out
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_formats_shows_an_example_that_parses(run, name):
     _, out, _ = run("formats", name)
     facts, _, example = out.partition("\n\n")

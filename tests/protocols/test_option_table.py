@@ -2,6 +2,7 @@
 
 import json
 import typing
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import ResponseTextConfigParam, response_create_params
 from openai.types.shared_params import Reasoning
 from support.dialects import ALL_CLIENTS, UPSTREAMS, Ask, write
+from support.sweeps import each
 
 from streamtool.core.conversation import Options
 from streamtool.core.errors import RequestError
@@ -150,10 +152,9 @@ def shared_with_one_that_arrives(where: tuple[str, ...], client: str, upstream: 
     )
 
 
-@pytest.mark.parametrize("tools", [False, True], ids=["plain", "tools"])
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 @pytest.mark.parametrize("client", ALL_CLIENTS)
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@each("option, tools", product(OPTIONS, (False, True)), lambda one: getattr(one, "name", one))
 def test_an_option_arrives_or_is_reported(option: Option, client: str, upstream: str, tools: bool):
     to = option.upstream(upstream)
     for where in paths(option, client):
