@@ -17,6 +17,7 @@ from statemachine.formats.markers import Markers, closers_of
 from statemachine.formats.openers import Opener, closers_of_parameters, openers_in_values
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
+from statemachine.stream.emitter import Sink
 from statemachine.stream.runs import Run, json_escape
 
 words_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+(?: [^\s<>{}\[\]()\"'`,=|]++)*+ ?").match
@@ -30,6 +31,8 @@ bare_value = re.compile(r"[^\s\"'<>/]*+").match
 
 
 PLAIN = "{name}"
+NAME_CHARACTERS = frozenset("_-.:")
+"""Characters that continue a name, apart from letters and digits."""
 MAX_ENTITY_TEXT = 16 * 1024
 """Maximum length of an object written with entities, in characters."""
 entities = Markers(ENTITIES.items())
@@ -49,8 +52,8 @@ def pattern_of(spelling: str) -> Pattern:
     return re.compile(rf"(?:{re.escape(before)})?+(?P<name>.+?)(?:{after})?\Z").match
 
 
-def read(machine: Machine, opener: Opener) -> Grammar:
-    """Read the name, then the body that follows it."""
+def read(machine: Machine, opener: Opener, start: int) -> Grammar:
+    """Read the name, then the body that follows it. `start` is the number of pieces buffered before the opener."""
     form, variant = opener.names[0]
     if variant.name_rule is None or opener.ends is None:
         raise Mismatch
@@ -60,13 +63,15 @@ def read(machine: Machine, opener: Opener) -> Grammar:
         closed = yield from tag(machine, variant.name_rule, form, variant.body, named_here=named_here)
         if closed:
             return
+        yield from skip_repeated_header(machine, start)
         if len(opener.names) > 1:
             form, variant = yield from by_first_key(machine, opener)
     else:
-        form, variant, over = yield from plain_name(machine, opener, opener.ends)
+        form, variant, over = yield from plain_name(machine, opener, opener.ends, start)
         if over:
             no_arguments(machine)
             return
+        yield from skip_repeated_header(machine, start)
     match variant.body:
         case JsonBody(text=default):
             yield from json_object.read(machine, default)
@@ -109,10 +114,10 @@ def no_arguments(machine: Machine) -> None:
 
 
 def plain_name(
-    machine: Machine, opener: Opener, ends: Markers[tuple[Format, Variant, str]]
+    machine: Machine, opener: Opener, ends: Markers[tuple[Format, Variant, str]], start: int
 ) -> Generator[None, None, tuple[Format, Variant, bool]]:
     """Read a name and an optional id, up to one of the ends. Return the format and variant that the end belongs to, and
-    whether the call ends with its name.
+    whether the call ends with its name. `start` is the number of pieces buffered before the opener.
     """
     reader = machine.reader
     yield from first_id(machine, opener.names[0][1].name_rule)
@@ -135,6 +140,7 @@ def plain_name(
         yield from machine.skip_whitespace()
         if reader.text[reader.at] != "{":
             name = yield from word(machine)
+    yield from skip_repeated_header(machine, start)
     mark = len(reader.buffered.pieces)
     try:
         form, variant, end, length = yield from name_end(machine, ends)
@@ -164,6 +170,53 @@ def plain_name(
             name = (name.isdecimal() and machine.tools.only_tool) or name
     set_name(machine, name)
     return form, variant, over
+
+
+def skip_repeated_header(machine: Machine, start: int) -> Grammar:
+    """Skip the opener and the name if they are written again before any argument, with or without the wrappers around
+    them. `start` is the number of pieces buffered before the opener.
+
+    Raises:
+        EndOfText: the text ends inside the second header.
+    """
+    reader, candidate = machine.reader, machine.candidate
+    if reader.sink is not Sink.HOLD:
+        return
+    header = "".join(reader.buffered.text(start).split())
+    whole = "".join(reader.buffered.text().split())
+    length = 1
+    while length:
+        length = yield from repeated_text(machine, header)
+        if not length and whole != header and not candidate.in_fence:
+            length = yield from repeated_text(machine, whole)
+        if length:
+            reader.take(length)
+            candidate.arguments.json.add_repair("repeated_opener")
+            candidate.reopened = True
+
+
+def repeated_text(machine: Machine, text: str) -> Generator[None, None, int]:
+    """Return the length of this text, given without whitespace, if it follows here, or 0. Whitespace is ignored.
+
+    Raises:
+        EndOfText: the text ends inside it.
+    """
+    reader, offset = machine.reader, 0
+    for count, char in enumerate(text):
+        offset = yield from reader.whitespace_end(offset)
+        if offset < 0 or (not count and reader.at + offset >= len(reader.text)):
+            return 0
+        if reader.at + offset >= len(reader.text):
+            raise EndOfText
+        if reader.text[reader.at + offset] != char:
+            return 0
+        offset += 1
+    if not text[-1].isalnum():
+        return offset
+    while reader.at + offset >= len(reader.text) and not reader.ended:
+        yield
+    follows = reader.text[reader.at + offset : reader.at + offset + 1]
+    return 0 if follows.isalnum() or follows in NAME_CHARACTERS else offset
 
 
 def first_id(machine: Machine, rule: NameRule | None) -> Grammar:

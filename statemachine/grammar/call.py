@@ -107,13 +107,15 @@ def child_after_noise(machine: Machine, wrapper: Opener) -> Generator[None, None
 
 def repeated_opener(machine: Machine, opener: Opener) -> Generator[None, None, int]:
     """Return the length of the same opener if it follows again, or 0."""
-    reader = machine.reader
+    reader, markers = machine.reader, machine.tables.opening
     while reader.at < len(reader.text) or not reader.ended:
-        found = machine.tables.opening.match(reader.text, reader.at)
-        if found is None or (found.lastindex and machine.tables.opening.values[found.lastindex - 1] is not opener):
+        found = markers.match(reader.text, reader.at)
+        if found is None:
             return 0
         if found.lastindex:
-            return found.end() - reader.at
+            value = markers.values[found.lastindex - 1]
+            again = isinstance(value, Opener) and value.literal == opener.literal
+            return found.end() - reader.at if again else 0
         yield
     return 0
 
@@ -160,7 +162,7 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
     elif opener.ends is None or (opener.line and not directly_follows(opener, reader.buffered.text(start))):
         raise Mismatch
     else:
-        yield from name_body.read(machine, opener)
+        yield from name_body.read(machine, opener, start - 1)
         machine.end_body()
 
 
