@@ -26,6 +26,7 @@ from statemachine.bodies.envelope_members import (
     is_evidence,
     keep_member,
     note_queued_arguments,
+    other_arguments,
     place_declared,
     resume_arguments,
     root_of,
@@ -222,8 +223,9 @@ def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: st
             prescribed = role is KeyRole.ARGUMENTS
             canonical = prescribed and name in ("arguments", candidate_envelope(candidate, found).arguments[0])
             holds = yield from holds_arguments(machine, name, prescribed=prescribed, canonical=canonical)
-            if holds and (prescribed or can_resume(machine)):
-                yield from arguments_member(machine, found, name)
+            if holds:
+                known = can_resume(machine)
+                yield from arguments_member(machine, found, name) if known else other_arguments(machine)
                 return
             role = None
         if role in (KeyRole.NAME, KeyRole.TYPE) and declares(machine, name):
@@ -237,6 +239,9 @@ def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: st
                 raise NoCall
             yield from stray_member(machine, name)
             return
+    elif role is KeyRole.ARGUMENTS and candidate.arguments.begun and (candidate.marked or candidate.committed):
+        yield from other_arguments(machine)
+        return
     elif candidate.name is None and candidate.marked and role in (None, KeyRole.TYPE):
         yield from stray_member(machine, name, role)
         return
@@ -271,7 +276,7 @@ def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, st
             return None
         # Models often omit the last brace. That is tolerated only after complete arguments; anywhere else, a missing
         # brace means that the object is broken, and a closer here must not complete it.
-        over = candidate.arguments.complete or candidate.arguments.flat
+        over = candidate.arguments.complete or candidate.arguments.flat or candidate.envelope.others
         if over and (char == "]" or (char in "<[`" and (yield from ends_call(machine, 0, own=True)))):
             candidate.arguments.json.add_repair("missing_closer")
             candidate.envelope.json.stack.pop()

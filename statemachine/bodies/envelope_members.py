@@ -9,6 +9,8 @@ end of the envelope, and then decided together:
 * in a call without an arguments object, a member that may belong to the envelope (`id`, `type`, a second name) is an
   argument if the schema declares it;
 * in a call without arguments of a tool without a schema, all of them are arguments;
+* another arguments object adds its members to the arguments; if the arguments cannot be continued, or have one of these
+  members already, the call is incomplete;
 * any others are ignored (`ignored_member`). If the call has no arguments at all, although the tool has parameters, it
   is incomplete.
 """
@@ -19,7 +21,7 @@ from json.encoder import encode_basestring
 
 from attrs import define, field
 
-from statemachine.bodies.json_object import begin_typing, first_key_at
+from statemachine.bodies.json_object import begin_typing, emit_object, first_key_at
 from statemachine.endings import CallSurroundings
 from statemachine.formats.format import COMMENT_KEYS, is_synonym
 from statemachine.formats.openers import KeyRole
@@ -145,10 +147,20 @@ def begin_member(machine: Machine, key: str) -> None:
 def resume_arguments(machine: Machine) -> bool:
     """Prepare to read an arguments object that continues the arguments so far. Return False if they have ended."""
     arguments = machine.candidate.arguments
+    if not arguments.flat and (arguments.parameters or arguments.json.typed is None):
+        return False
+    return continue_arguments(machine)
+
+
+def continue_arguments(machine: Machine) -> bool:
+    """Prepare to read an arguments object that adds members to the arguments so far. Return False if they have
+    ended.
+    """
+    arguments = machine.candidate.arguments
     state = arguments.json
     if arguments.flat:
         state.stack.pop()
-    elif not state.withheld or arguments.parameters or state.typed is None:
+    elif not state.withheld:
         return False
     arguments.flat = arguments.complete = state.withheld = False
     state.resumed, state.cut = ", " if arguments.parameters else "", True
@@ -171,6 +183,53 @@ def note_queued_arguments(machine: Machine) -> None:
 
 
 # ---- members that are buffered
+
+
+def other_arguments(machine: Machine) -> Grammar:
+    """Read the value of a key for arguments in a call that has an arguments object, and keep it until the end."""
+    reader, envelope = machine.reader, machine.candidate.envelope
+    kept = KeptValue(machine.limits.held - envelope.buffered)
+    # Until the end of the envelope, the arguments are incomplete, even if the reply ends here.
+    arguments = machine.candidate.arguments
+    arguments.complete, arguments.open_value = False, True
+    envelope.others.append("")
+    reader.target = kept
+    yield from json_text.value(reader, envelope.json)
+    reader.target = False
+    text = "".join(kept.pieces)
+    envelope.others[-1] = text
+    envelope.buffered += len(text)
+
+
+def add_others(machine: Machine) -> bool:
+    """Add the members of further arguments objects to the arguments. Return False if that is impossible."""
+    arguments, added = machine.candidate.arguments, True
+    arguments.open_value, arguments.complete = False, not arguments.flat
+    for text in machine.candidate.envelope.others:
+        found = object_in(text)
+        if found is None:
+            added = added and bool(text)
+            arguments.json.add_repair("ignored_member")
+        elif members := json.loads(found):
+            arguments.json.add_repair("arguments_key")
+            fits = arguments.parameters.isdisjoint(members) and (arguments.flat or arguments.json.withheld)
+            if fits and continue_arguments(machine):
+                emit_object(machine, found)
+                arguments.complete = True
+            else:
+                added = False
+    return added
+
+
+def object_in(text: str) -> str | None:
+    """Return the JSON of an object, which may itself be in a string, or None if a value contains none."""
+    value = json.loads(text) if text else None
+    if isinstance(value, str):
+        try:
+            value, text = json.loads(value), value
+        except ValueError:
+            return None
+    return text if isinstance(value, dict) else None
 
 
 @define
@@ -299,6 +358,7 @@ def settle(machine: Machine) -> None:
         nest_strays(machine)
         if not arguments.begun:
             place_others(machine)
+    added = not envelope.others or add_others(machine)
     left = [key for key, stray in envelope.strays.items() if stray.role is None]
     if left:
         arguments.json.add_repair("ignored_member")
@@ -312,6 +372,7 @@ def settle(machine: Machine) -> None:
             arguments.complete = True
     elif described and not arguments.parameters and not COMMENT_KEYS.issuperset(left):
         arguments.complete = False
+    arguments.complete = arguments.complete and added
     reader.target = False
 
 

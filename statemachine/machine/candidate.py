@@ -59,8 +59,12 @@ class EnvelopeState:
     """Whether there was an arguments object."""
     strays: dict[str, StrayMember] = field(factory=dict)
     """Members that are kept until the end of the envelope, by key."""
+    others: list[str] = field(factory=list)
+    """JSON of the arguments after the arguments object, which are kept until the end of the envelope; "" if it is too
+    long to keep.
+    """
     buffered: int = 0
-    """Number of characters kept in `strays`."""
+    """Number of characters kept in `strays` and `others`."""
     emitted_text: bool = False
     """Whether a thought or a final answer inside the envelope was emitted, in which case the object need not be a
     call.
