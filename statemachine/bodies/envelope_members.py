@@ -15,7 +15,6 @@ end of the envelope, and then decided together:
   is incomplete.
 """
 
-import json
 from collections.abc import Generator
 from json.encoder import encode_basestring
 
@@ -30,6 +29,7 @@ from statemachine.json import text as json_text
 from statemachine.json.nesting import pair
 from statemachine.json.state import JsonState
 from statemachine.json.typed import Typed
+from statemachine.json.values import load
 from statemachine.machine.candidate import StrayMember
 from statemachine.machine.machine import Machine
 from statemachine.schema import Node, takes_nothing
@@ -179,7 +179,7 @@ def note_queued_arguments(machine: Machine) -> None:
     arguments = machine.candidate.arguments
     begin_typing(machine)
     if arguments.queued and arguments.json.typed is not None:
-        arguments.parameters.update(json.loads("".join(arguments.queued) + ("}" if arguments.json.withheld else "")))
+        arguments.parameters.update(load("".join(arguments.queued) + ("}" if arguments.json.withheld else "")))
 
 
 # ---- members that are buffered
@@ -210,7 +210,7 @@ def add_others(machine: Machine) -> bool:
         if found is None:
             added = added and bool(text)
             arguments.json.add_repair("ignored_member")
-        elif members := json.loads(found):
+        elif members := load(found):
             arguments.json.add_repair("arguments_key")
             fits = arguments.parameters.isdisjoint(members) and (arguments.flat or arguments.json.withheld)
             if fits and continue_arguments(machine):
@@ -223,10 +223,10 @@ def add_others(machine: Machine) -> bool:
 
 def object_in(text: str) -> str | None:
     """Return the JSON of an object, which may itself be in a string, or None if a value contains none."""
-    value = json.loads(text) if text else None
+    value = load(text) if text else None
     if isinstance(value, str):
         try:
-            value, text = json.loads(value), value
+            value, text = load(value), value
         except ValueError:
             return None
     return text if isinstance(value, dict) else None
@@ -395,7 +395,7 @@ def place_others(machine: Machine) -> None:
     objects = [key for key, text in strays.items() if text.startswith("{")]
     choices = [[key for key in objects if is_synonym(key)]]
     if root is not None:
-        choices += [[key for key in objects if any(map(root.declares, json.loads(strays[key])))], objects]
+        choices += [[key for key in objects if any(map(root.declares, load(strays[key])))], objects]
     elif len(strays) == 1:
         choices.append(objects)
     chosen = next((keys[0] for keys in choices if len(keys) == 1), None)
@@ -403,7 +403,7 @@ def place_others(machine: Machine) -> None:
         candidate.arguments.json.add_repair("arguments_key")
         machine.begin_arguments()
         emit_typed(machine, strays[chosen], None if root is None else Typed(root))
-        candidate.arguments.parameters.update(json.loads(strays[chosen]))
+        candidate.arguments.parameters.update(load(strays[chosen]))
         candidate.arguments.complete = True
         del candidate.envelope.strays[chosen]
     elif root is None:

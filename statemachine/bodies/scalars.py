@@ -4,6 +4,7 @@ import json
 
 from statemachine import schema
 from statemachine.json.state import WORDS
+from statemachine.json.values import load
 from statemachine.stream.runs import json_escape
 
 ENTITIES = {"&quot;": '"', "&apos;": "'", "&#39;": "'", "&#34;": '"', "&lt;": "<", "&gt;": ">", "&amp;": "&"}
@@ -22,7 +23,7 @@ def raw_value_json(text: str, types: frozenset[str]) -> str:
     plain = text.strip()
     plain = WORDS.get(plain, plain)
     try:
-        found = json.loads(plain)
+        found = load(plain)
     except ValueError:
         found = text
     if isinstance(found, str) or not types.intersection(schema.json_types_of(found)):

@@ -8,4 +8,5 @@ quotes     whether a double quote ends its string
 bare       strings without quotes
 typed      values whose type contradicts the tool's schema
 state      state of one JSON text while it is being read
+values     values of complete JSON texts
 """

@@ -6,11 +6,11 @@ members are emitted as that object if it is not given otherwise, has all require
 allowed type. If not, they are emitted as they are written.
 """
 
-import json
 from collections.abc import Mapping
 from json.encoder import encode_basestring
 
 from statemachine.json.state import JsonState
+from statemachine.json.values import load
 from statemachine.schema import Node, json_types_of
 from statemachine.stream.buffer import Mismatch
 from statemachine.stream.reader import Reader
@@ -121,7 +121,7 @@ class Nesting:
         """Return whether the values of these members have types that an object allows."""
         node = self._root.member(home)
         inner = {} if node is None else {key: node.member(key) for key in members}
-        return all(one is None or one.types & {*json_types_of(json.loads(members[key]))} for key, one in inner.items())
+        return all(one is None or one.types & {*json_types_of(load(members[key]))} for key, one in inner.items())
 
     def _emit(self, reader: Reader, key: str, value: str) -> None:
         reader.emit_arguments((", " if self._given and not self._apart else "") + pair(key, value))
