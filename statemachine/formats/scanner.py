@@ -268,8 +268,11 @@ def text_runs(
     waits = rf"{HELD_NEWLINES}(?:\r?\Z|{fence}|{begun_line})|\r\Z|(?:{HELD_NEWLINES})?+{begun_near}"
     blank = rf"(?<!\n){LINES}(?!{LINES})[ \t]++" if blocks else rf"{lines}[ \t]++"
     items_begin = rf"(?=[\r\n][ \t\r\n]*+[-*+0-9]){not_indented}{blanks}{ITEM_BEGUN}|" if blocks else "(?!)()()()()|"
+    # In reasoning, code that begins with a marker may continue after its line, so the grammar reads it.
+    marker = "" if blocks else f"(?![{''.join(first)}])"
+    opened = f"{TICK}(?!{TICK}){marker}[^{TICK}\r\n]++"
     changes = (
-        rf"{items_begin}{blank}(\Z|{begun_line})|{SPAN}()\Z|((?:{HELD_NEWLINES})?+{begun})|{quoted}()\Z"
+        rf"{items_begin}{blank}(\Z|{begun_line})|{opened}()\Z|((?:{HELD_NEWLINES})?+{begun})|{quoted}()\Z"
         rf"|{TICK}()\Z|{SPAN}{TICK}()\Z|\\()\Z|{colon}{before_fence}()\Z"
     )
     # Usually, nothing waits, so the end of the text is the first alternative.
@@ -292,7 +295,7 @@ def text_runs(
         place.START: start,
         place.INSIDE: inside,
         place.ESCAPE: Run(rf"(?:(?!)()|(?!\Z)[{TICK}\\]?+{plain}()\Z)?+"),
-        place.OPENING: Run(rf"(?:(?!)()|[^{TICK}\r\n]++()\Z)?+"),
+        place.OPENING: Run(rf"(?:(?!)()|{marker}[^{TICK}\r\n]++()\Z)?+"),
         place.COLON: Run(rf"{before_fence}(?:(?!)()|()\Z|(?![{special}]|\Z){plain}()\Z)?+"),
         place.CODE: code,
         place.CLOSING: Run(rf"(?:(?!)()|(?!{FOLLOWS}|[{special}]|\Z){plain}()\Z)?+"),

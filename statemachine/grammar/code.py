@@ -7,7 +7,7 @@ until the paragraph ends, it is read as code.
 import re
 from collections.abc import Generator
 
-from statemachine.formats.markers import closers_of
+from statemachine.formats.markers import closers_of, run_to
 from statemachine.formats.openers import Opener
 from statemachine.formats.scanner import TICK
 from statemachine.formats.unmarked import MAX_INFO, MAX_TICKS, TextFinding
@@ -72,6 +72,10 @@ def read(
             if not span and not loose:
                 return False
             ticks = None
+            shown = span and not closes and machine.frames.reasoning and (yield from call_follows(machine))
+            if shown:
+                yield from read_shown_call(machine, span)
+                return False
         if loose and not span and (yield from read_to_call(machine)):
             span = loose
         yield from read_content(machine)
@@ -156,6 +160,22 @@ def read_to_call(machine: Machine) -> Generator[None, None, bool]:
             return True
         else:
             emit_text(machine, 1)
+
+
+def read_shown_call(machine: Machine, span: int) -> Grammar:
+    """Read code in reasoning that begins with the marker of a call: to the run of `span` backticks that closes it,
+    or up to the end of its paragraph or of the reasoning.
+    """
+    reader = machine.reader
+    ends = (TICK, "\n\n", "\r\n\r\n", *machine.frames.reasoning)
+    run, markers = run_to(ends), closers_of(ends)
+    while True:
+        yield from reader.flow(run)
+        found = markers.match(reader.text, reader.at)
+        if found is None or not found.lastindex:
+            yield from reader.more()
+        elif markers.values[found.lastindex - 1] != TICK or (yield from read_ticks(machine, 0)) == span:
+            return
 
 
 def read_content(machine: Machine) -> Grammar:
