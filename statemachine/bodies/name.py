@@ -71,7 +71,8 @@ def read(machine: Machine, opener: Opener, start: int) -> Grammar:
         if over:
             no_arguments(machine)
             return
-        yield from skip_repeated_header(machine, start)
+        if not isinstance(variant.body, Expression):
+            yield from skip_repeated_header(machine, start)
     match variant.body:
         case JsonBody(text=default):
             yield from json_object.read(machine, default)
