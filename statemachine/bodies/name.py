@@ -4,12 +4,12 @@ import re
 from collections.abc import Generator
 from functools import lru_cache
 
-from statemachine import schema
 from statemachine.bodies import expression, json_object, parameters
+from statemachine.bodies.attributes import read_quoted
 from statemachine.bodies.elements import is_arguments_object, may_hold_all
 from statemachine.bodies.parameter_markers import Marker, key_at, marker_at
 from statemachine.bodies.parameters import ParameterReader, tables
-from statemachine.bodies.scalars import ENTITIES, raw_value_json, unescape_entities, unescape_json
+from statemachine.bodies.scalars import raw_value_json, unescape_entities
 from statemachine.bodies.words import Pattern, word
 from statemachine.endings import ends_call
 from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
@@ -18,15 +18,12 @@ from statemachine.formats.openers import Opener, closers_of_parameters, openers_
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 from statemachine.stream.emitter import Sink
-from statemachine.stream.runs import Run, json_escape
 
 words_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+(?: [^\s<>{}\[\]()\"'`,=|]++)*+ ?").match
 """Matches a name after an equals sign, up to the end of its tag; the name may contain spaces."""
 id_text = re.compile(r"[\w.:-]*+").match
 attribute_name = re.compile(r"([\w.:-]{1,64})[ \t]{0,16}+=[ \t]{0,16}+[\"']?").match
 attribute_begun = re.compile(r"[\w.:-]{0,64}+[ \t]{0,16}+(?:=[ \t]{0,16}+)?\Z").match
-double = Run(r'[^"&]*+', convert=json_escape)
-single = Run(r"[^'&]*+", convert=json_escape)
 bare_value = re.compile(r"[^\s\"'<>/]*+").match
 
 
@@ -35,7 +32,6 @@ NAME_CHARACTERS = frozenset("_-.:")
 """Characters that continue a name, apart from letters and digits."""
 MAX_ENTITY_TEXT = 16 * 1024
 """Maximum length of an object written with entities, in characters."""
-entities = Markers(ENTITIES.items())
 
 
 @lru_cache(maxsize=128)
@@ -408,36 +404,6 @@ def argument(machine: Machine, reading: ParameterReader, key: str) -> Grammar:
     if quote not in "\"'":
         value = unescape_entities((yield from word(machine, bare_value)))
         reader.emit_arguments(raw_value_json(value, types))
-    elif types == schema.STRING:
-        reader.take(1)
-        reader.emit_arguments('"')
-        while (yield from reader.peek()) != quote:
-            yield from attribute_piece(machine, quote)
-        reader.take(1)
-        reader.emit_arguments('"')
     else:
-        reader.take(1)
-        target = reader.target
-        captured: list[str] = []
-        reader.target = captured
-        while (yield from reader.peek()) != quote:
-            yield from attribute_piece(machine, quote)
-            if sum(map(len, captured)) > machine.limits.held:
-                raise Mismatch
-        reader.target = target
-        reader.take(1)
-        reader.emit_arguments(raw_value_json(unescape_json("".join(captured)), types))
+        yield from read_quoted(machine, types)
     machine.candidate.arguments.open_value = False
-
-
-def attribute_piece(machine: Machine, quote: str) -> Grammar:
-    """Read the value of an attribute up to its closing quote or an entity, or read one entity."""
-    reader = machine.reader
-    if reader.text[reader.at] != "&":
-        yield from reader.flow(double if quote == '"' else single)
-        return
-    while (found := entities.match(reader.text, reader.at)) is not None and not found.lastindex and not reader.ended:
-        yield
-    whole = found is not None and found.lastindex is not None
-    length = found.end() - reader.at if found is not None and whole else 1
-    reader.emit_arguments(json_escape(unescape_entities(reader.take(length, "argument"))))

@@ -22,6 +22,8 @@ from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Mismatch
 from statemachine.stream.runs import Run, json_escape
 
+VALUE_ATTRIBUTE = "value"
+"""Attribute of a parameter's tag that contains the parameter's value."""
 MAX_KEY = 300
 """Maximum length of a key with its attributes, in characters."""
 
@@ -247,6 +249,10 @@ class Tag:
     """Offset of the key's value."""
     repair: str = ""
     """Name of the repair that the tag needed; "" if none."""
+    value: str | None = None
+    """Value in an attribute of the tag."""
+    closed: bool = False
+    """Whether the tag closes itself, so that no value follows."""
 
 
 def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None, Tag | None]:
@@ -273,7 +279,11 @@ def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None
     kind = attribute_of(tag, table.body.type_attribute) if table.body.type_attribute else ""
     if table.type_ends is not None and table.ends.values[found.lastindex - 1]:
         kind, end = yield from type_at(machine, table.type_ends, end)
-    return Tag(key, TYPES.get(kind.strip().lower(), schema.ANY), end)
+    types = TYPES.get(kind.strip().lower(), schema.ANY)
+    if not table.body.key_rule.attribute or not ("value" in tag or tag[-1:] == "/"):
+        return Tag(key, types, end)
+    value = attribute_of(tag, VALUE_ATTRIBUTE) if re.search(r"\bvalue[ \t]*=", tag) else None
+    return Tag(key, types, end, value=value, closed=tag[-1:] == "/")
 
 
 def value_in_tag(machine: Machine, table: Tables, offset: int, end: int) -> Generator[None, None, Tag | None]:
@@ -343,6 +353,11 @@ def find_tag(machine: Machine, table: Tables, offset: int) -> Generator[None, No
         return (yield from tag_at(machine, table, offset))
     except (EndOfText, Mismatch):
         return None
+
+
+def closes_here(machine: Machine, table: Tables) -> Generator[None, None, bool]:
+    """Return whether the closer of a value is here."""
+    return (yield from marker_at(machine, table.between, 0))[0] is Marker.VALUE_END
 
 
 def take_value_closer(machine: Machine, table: Tables, key: str) -> Generator[None, None, bool]:

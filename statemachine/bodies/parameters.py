@@ -5,22 +5,26 @@ and `elements.py`; declarations are compiled in `parameter_markers.py`.
 """
 
 import json
+from functools import partial
 
 from statemachine import schema
 from statemachine.bodies import json_object
+from statemachine.bodies.attributes import read_quoted, read_tag_end, value_attribute
 from statemachine.bodies.elements import holds_all, key, opens_key, skip_closer, slot_of, value
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.lists import ListReader, wants_items, wants_list
+from statemachine.bodies.lists import ListReader, ReadValue, wants_items, wants_list
 from statemachine.bodies.parameter_markers import (
     Marker,
     Tables,
     Tag,
+    closes_here,
     closing_key_at,
     is_cut_off,
     marker_at,
     tables,
     take_value_closer,
 )
+from statemachine.bodies.scalars import raw_value_json
 from statemachine.endings import ends_call
 from statemachine.formats.format import Format, Parameters
 from statemachine.formats.openers import closers_of_parameters, openers_in_values
@@ -186,15 +190,23 @@ class ParameterReader:
     def parameter(self) -> Grammar:
         """Read one key and its value, after the opener has been consumed."""
         machine = self.machine
-        tag = yield from key(machine, self.table)
+        tag = yield from value_attribute(machine, self.table)
+        if tag is not None:
+            machine.reader.take(tag.end)
+            machine.candidate.arguments.json.add_repair("value_in_tag")
+            read = self.attribute
+        else:
+            tag = yield from key(machine, self.table)
+            alone = tag.closed or (tag.value is not None and (yield from closes_here(machine, self.table)))
+            read = partial(self.written, tag.value) if alone else self.value
         if not machine.candidate.offered:
-            yield from self.value(Slot(tag.key, self.open_key(tag.key), None))
+            yield from read(Slot(tag.key, self.open_key(tag.key), None))
             return
         name = self.parameter_name(tag.key)
         node = self.level.member(name)
         nested = self.nesting.member(name) if self.nesting is not None and node is None else None
         if nested is not None:
-            yield from self.nested_parameter(name, tag, *nested)
+            yield from self.nested_parameter(name, tag, *nested, read)
             return
         slot = slot_of(node, tag)
         if not self.lists.continues(tag.key):
@@ -203,9 +215,9 @@ class ParameterReader:
                 # The values belong together, but the first one has been emitted: one of them would be lost.
                 self.level.sound = False
             self.open_key(name)
-        yield from self.lists.read(slot, self.value) if wants_list(node) else self.value(slot)
+        yield from self.lists.read(slot, read) if wants_list(node) else read(slot)
 
-    def nested_parameter(self, name: str, tag: Tag, home: str, node: schema.Node | None) -> Grammar:
+    def nested_parameter(self, name: str, tag: Tag, home: str, node: schema.Node | None, read: ReadValue) -> Grammar:
         """Read the value of a parameter that belongs to an object in the arguments."""
         machine = self.machine
         reader, arguments = machine.reader, machine.candidate.arguments
@@ -217,8 +229,25 @@ class ParameterReader:
         arguments.open_value = True
         if self.nesting is not None:
             self.nesting.begin(reader, name, home)
-            yield from self.value(slot_of(node, tag))
+            yield from read(slot_of(node, tag))
             self.nesting.pause(reader)
+
+    def attribute(self, slot: Slot) -> Grammar:
+        """Read a value in an attribute of the parameter's tag, the rest of that tag, and its closer."""
+        machine = self.machine
+        yield from read_quoted(machine, slot.types)
+        machine.candidate.arguments.open_value = False
+        yield from read_tag_end(machine, self.table)
+        yield from take_value_closer(machine, self.table, slot.key)
+
+    def written(self, text: str | None, slot: Slot) -> Grammar:
+        """Emit a value that was written in a tag that has been consumed, and consume the closer of that tag."""
+        machine = self.machine
+        arguments = machine.candidate.arguments
+        arguments.json.add_repair("missing_closer" if text is None else "value_in_tag")
+        machine.reader.emit_arguments(raw_value_json(text or "", slot.types))
+        arguments.open_value = False
+        yield from take_value_closer(machine, self.table, slot.key)
 
     def value(self, slot: Slot) -> Grammar:
         """Return the grammar that reads one value."""
