@@ -42,6 +42,8 @@ from statemachine.stream.emitter import Sink
 from statemachine.stream.runs import json_escape
 
 QUOTES = frozenset("\"'`")
+ENDS_OF_QUOTES = ('"', "'", "`", "*", "”", "’", "»", "…")
+"""Characters directly after an opener that show that it is quoted or emphasized."""
 ZERO_WIDTH_SPACE = "\u200b"
 mention = re.compile(r" |[,.;:!?)\]](?:[\s<]|(\Z))").match
 """Matches the text after a key that is only mentioned in a sentence."""
@@ -50,7 +52,7 @@ mention = re.compile(r" |[,.;:!?)\]](?:[\s<]|(\Z))").match
 class RawValue:
     """Value of a key whose opener has been read."""
 
-    __slots__ = ("inside", "key", "levels", "machine", "run", "shown", "slot", "table", "trimmed")
+    __slots__ = ("doubtful", "inside", "key", "levels", "machine", "run", "shown", "slot", "table", "trimmed")
 
     def __init__(self, machine: Machine, table: Tables, levels: Sequence[Level], slot: Slot, *, trimmed: bool) -> None:
         inside = table.trimmed if trimmed else table.plain
@@ -63,6 +65,8 @@ class RawValue:
         self.trimmed = trimmed
         """Whether the line break before the closer is markup."""
         self.shown = ShownMarkup()
+        self.doubtful = False
+        """Whether a key opener was taken to be mentioned that may be a parameter after a missing closer."""
         self.inside = inside.markers
         self.run = inside.run
         names = levels[-1].names
@@ -121,7 +125,7 @@ class RawValue:
             machine.candidate.arguments.json.add_repair("missing_closer")
             sound = not (shown.keys or shown.complete or shown.stray)
         self.levels[-1].end_implied = not length
-        if not sound:
+        if not sound or self.doubtful:
             self.levels[0].sound = False
             machine.candidate.arguments.json.add_repair("shown_markup")
 
@@ -210,17 +214,22 @@ class RawValue:
 
     def is_mention(self, offset: int, end: int) -> Generator[None, None, bool]:
         """Return whether the key opener from `offset` to `end` is only mentioned in a sentence: after the mention of a
-        call, or if values begin on their own lines, in the middle of a line.
+        call, or if values begin on their own lines, in the middle of a line. Without such evidence, the call is
+        incomplete.
         """
         reader, mentioned = self.machine.reader, self.shown.call_mentioned
-        if reader.text[reader.at + offset] in "\r\n" or not (mentioned or self.trimmed):
+        known = mentioned or self.trimmed
+        if reader.text[reader.at + offset] in "\r\n" or not (known or not self.table.keyed):
             return False
         tag = yield from find_tag(self.machine, self.table, end)
-        if tag is None:
+        if tag is None or not (known or self.levels[-1].accepts_key(tag.key, closed=False)):
             return False
-        return (yield from self.mention_follows(tag.end)) or (
-            mentioned and reader.text[reader.at + tag.end : reader.at + tag.end + 1] in ('"', "'", "`")
-        )
+        follows = yield from self.mention_follows(tag.end)
+        if not follows and reader.text[reader.at + tag.end : reader.at + tag.end + 1] not in ENDS_OF_QUOTES:
+            return False
+        # Elsewhere, the value of a parameter may begin like that, and the closer of this value may be missing.
+        self.doubtful = self.doubtful or not known
+        return True
 
     def mention_follows(self, offset: int) -> Generator[None, None, bool]:
         """Return whether the text at `offset`, after a key, continues a sentence."""
@@ -291,7 +300,7 @@ class RawValue:
             yield
         follows = reader.text[reader.at + tag.end : reader.at + tag.end + 1]
         if follows not in QUOTES:
-            mentioned = yield from self.mention_follows(tag.end)
+            mentioned = follows in ENDS_OF_QUOTES or (yield from self.mention_follows(tag.end))
             self.shown.open(MarkupKind.MENTION if mentioned else MarkupKind.KEY)
 
     def levels_after_closer(self, key: str) -> Sequence[Level]:
