@@ -187,10 +187,11 @@ def members(machine: Machine, keys: Keys) -> Grammar:
     candidate = machine.candidate
     candidate.envelope.json.stack.append("}")
     reader.take(1)
-    doubled = (yield from reader.peek()) == "{"
+    offset = yield from reader.whitespace_end(0)
+    doubled = offset >= 0 and reader.text.startswith("{", reader.at + offset)
     if doubled:
         candidate.envelope.json.add_repair("doubled_braces")
-        reader.take(1)
+        reader.take(offset + 1)
     while (name := (yield from next_key(machine, candidate))) is not None:
         found = keys.get(name)
         if ANY_NAME in keys and candidate.name is None and (found is None or name in machine.tools):
@@ -208,10 +209,10 @@ def members(machine: Machine, keys: Keys) -> Grammar:
             candidate.envelope.has_call_key = True
         yield from colon(machine)
         yield from any_member(machine, keys, found, name)
-    while doubled and reader.at >= len(reader.text) and not reader.ended:
-        yield
-    if doubled and reader.text.startswith("}", reader.at):
-        reader.take(1)
+    if doubled:
+        offset = yield from reader.whitespace_end(0)
+        if offset >= 0 and reader.text.startswith("}", reader.at + offset):
+            reader.take(offset + 1)
 
 
 def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -> Grammar:

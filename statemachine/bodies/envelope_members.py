@@ -28,7 +28,7 @@ from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
 from statemachine.json.nesting import pair
 from statemachine.json.state import JsonState
-from statemachine.json.typed import Typed
+from statemachine.json.typed import Typed, wants_items
 from statemachine.json.values import load
 from statemachine.machine.candidate import StrayMember
 from statemachine.machine.machine import Machine
@@ -254,6 +254,10 @@ def stray_member(machine: Machine, key: str, role: KeyRole | None = None) -> Gra
     arguments, envelope = candidate.arguments, candidate.envelope
     settled = role is None and arguments.begun and (arguments.json.typed is None or bool(arguments.parameters))
     settled = settled and not may_be_meant(machine, key)
+    root = root_of(machine) if key in arguments.parameters else None
+    if root is not None and wants_items(root.member(key)):
+        arguments.json.add_repair("repeated_key")
+        arguments.json.lossless = False
     kept = KeptValue(machine.limits.held - envelope.buffered)
     reader.target = False if settled else kept
     yield from json_text.value(reader, envelope.json)

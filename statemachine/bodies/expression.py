@@ -19,7 +19,6 @@ from collections.abc import Callable, Generator
 from functools import lru_cache
 
 from statemachine import schema
-from statemachine.bodies.lists import wants_items
 from statemachine.bodies.words import word
 from statemachine.endings import ends_call, ends_line
 from statemachine.formats.format import Expression, Format
@@ -28,6 +27,7 @@ from statemachine.json import typed as json_typed
 from statemachine.json.bare import dialect_of
 from statemachine.json.nesting import Nesting
 from statemachine.json.state import JsonState
+from statemachine.json.typed import wants_items
 from statemachine.machine.machine import Machine
 from statemachine.names import without_namespace
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch

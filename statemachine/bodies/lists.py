@@ -31,17 +31,10 @@ def wants_list(node: schema.Node | None) -> bool:
     return node is not None and "array" in node.types and not node.types & {"string", "object"}
 
 
-def wants_items(node: schema.Node | None) -> bool:
-    """Return whether a value may be an array and the schema restricts its type, so that repeated values belong
-    together.
-    """
-    return node is not None and "array" in node.types and node.types != schema.ANY
-
-
 class ListReader:
     """Reader for the list in the last parameter, as long as the next parameter may continue it."""
 
-    __slots__ = ("_empty", "_first", "key", "machine", "table")
+    __slots__ = ("_empty", "_first", "key", "machine", "sound", "table")
 
     def __init__(self, machine: Machine, table: Tables) -> None:
         self.machine = machine
@@ -51,6 +44,8 @@ class ListReader:
         self._first: PossibleFirstItem | None = None
         """Value that may be the first item."""
         self._empty = True
+        self.sound = True
+        """False if an item could not be read."""
 
     def read(self, slot: Slot, read_value: ReadValue) -> Grammar:
         """Read a value that must be an array: the first one of its parameter or, if the list is open, the next one."""
@@ -177,7 +172,10 @@ class ListReader:
                 raise Mismatch
         reader.take(len(ITEM_END))
         reader.target = target
-        reader.emit_arguments('"' if streams else json_of_item("".join(captured), types))
+        text = "".join(captured)
+        # Elements in an item that is no string belong to an object that cannot be read.
+        self.sound = self.sound and (streams or "string" in types or not text.lstrip().startswith("<"))
+        reader.emit_arguments('"' if streams else json_of_item(text, types))
 
     def list_first(self, slot: Slot) -> None:
         """Emit the buffered value as the first item of a list."""

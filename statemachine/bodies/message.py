@@ -102,6 +102,10 @@ def call(machine: Machine, form: Format, body: MessageBody, tool: str) -> Gramma
     name = tool.removeprefix(DOTTED) if spelled and tool not in machine.tools else tool
     machine.set_name(name)
     yield from machine.skip_whitespace()
+    # If every name is accepted, only the content shows whether the recipient is one that the model was trained with.
+    if tool.startswith(body.built_in) and machine.tools.accepts_any and reader.text[reader.at] != "{":
+        machine.begin_reasoning(body.ends)
+        return
     if reader.text[reader.at] != "{" and (yield from ends_call(machine, 0)):
         machine.open_message_wrapper(body.ends)
         return

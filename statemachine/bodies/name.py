@@ -189,7 +189,6 @@ def skip_repeated_header(machine: Machine, start: int) -> Grammar:
         if length:
             reader.take(length)
             candidate.arguments.json.add_repair("repeated_opener")
-            candidate.reopened = True
 
 
 def repeated_text(machine: Machine, text: str) -> Generator[None, None, int]:

@@ -12,7 +12,7 @@ from statemachine.bodies import json_object
 from statemachine.bodies.attributes import read_quoted, read_tag_end, value_attribute
 from statemachine.bodies.elements import holds_all, key, opens_key, skip_closer, slot_of, value
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.lists import ListReader, ReadValue, wants_items, wants_list
+from statemachine.bodies.lists import ListReader, ReadValue, wants_list
 from statemachine.bodies.parameter_markers import (
     Marker,
     Tables,
@@ -29,6 +29,7 @@ from statemachine.endings import ends_call
 from statemachine.formats.format import Format, Parameters
 from statemachine.formats.openers import closers_of_parameters, openers_in_values
 from statemachine.json.nesting import Nesting
+from statemachine.json.typed import wants_items
 from statemachine.machine.candidate import NO_PARAMETERS
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
@@ -132,7 +133,7 @@ class ParameterReader:
             self.nesting.end(reader, machine.candidate.arguments.json)
         reader.emit_arguments("}")
         machine.candidate.arguments.json.stack.clear()
-        machine.candidate.arguments.complete = self.level.sound
+        machine.candidate.arguments.complete = self.level.sound and self.lists.sound
 
     def skip_surplus_closer(self, length: int) -> None:
         """Skip a closer that closes nothing, or a surplus bracket after a closer."""
@@ -146,6 +147,8 @@ class ParameterReader:
         candidate = machine.candidate
         if name in self.level.given:
             candidate.arguments.json.add_repair("repeated_key")
+            # If the values belong together, the first one has been emitted, so that one of them would be lost.
+            self.level.sound = self.level.sound and not wants_items(self.level.member(name))
         elif candidate.offered and self.level.is_undeclared(name):
             candidate.arguments.json.add_repair("undeclared_key")
         first = not candidate.arguments.begun
@@ -211,9 +214,6 @@ class ParameterReader:
         slot = slot_of(node, tag)
         if not self.lists.continues(tag.key):
             self.lists.end()
-            if name in self.level.given and wants_items(node):
-                # The values belong together, but the first one has been emitted: one of them would be lost.
-                self.level.sound = False
             self.open_key(name)
         yield from self.lists.read(slot, read) if wants_list(node) else read(slot)
 

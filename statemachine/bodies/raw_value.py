@@ -204,8 +204,9 @@ class RawValue:
         mark, end = (yield from marker_at(machine, self.table.between, begin)) if begin >= 0 else (None, 0)
         if mark is Marker.KEY and not self.shown.calls:
             level = self.levels[-1]
-            line = not level.names and "\n" in reader.text[reader.at + offset : reader.at + begin]
-            return level.accepts_key((yield from key_at(machine, self.table, end)), closed=line)
+            line = not self.trimmed or "\n" in reader.text[reader.at + offset : reader.at + begin]
+            key = yield from key_at(machine, self.table, end)
+            return level.accepts_key(key, closed=line and not level.names)
         while mark is Marker.CALL_END and end >= 0:
             if reader.ended and reader.at + end >= len(reader.text):
                 return True

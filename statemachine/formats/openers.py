@@ -168,6 +168,8 @@ class Opener:
     """Whether the opener is recognized only where nothing but whitespace, reasoning or calls precedes it."""
     fenced: bool = field(default=False, init=False)
     """Whether the format writes a code fence around what follows."""
+    doubled: bool = field(default=False, init=False)
+    """Whether the opener consists of several tokens, and the first of them is repeated."""
     lead: str = field(default="", init=False)
     """Beginning of the name, if the opener is part of it."""
     _children: dict[str, "Opener"] = field(factory=dict, init=False)
@@ -283,6 +285,13 @@ def nodes_of(roots: dict[str, Opener], form: Format, literal: str, around: dict[
         found = [opener.child(text) for opener in outer]
         if not text[0].isalpha() or form.anchor is Anchor.LINE:
             found.append(roots.setdefault(text, Opener(text)))
+        first, *others = text.split("{*}")
+        if others and not close and first.endswith(BLOCK_ENDS) and not first[0].isalpha():
+            again = f"{first}{{*}}{text}"
+            doubled = [*(opener.child(again) for opener in outer), roots.setdefault(again, Opener(again))]
+            for opener in doubled:
+                opener.doubled = True
+            found += doubled
         if close:
             around.setdefault(text, form)
             for opener in found:

@@ -73,6 +73,8 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
     while True:
         text = reader.take(length)
         start = len(reader.buffered.pieces)
+        if opener.doubled:
+            machine.candidate.arguments.json.add_repair("repeated_opener")
         # The header of a message may itself begin with whitespace, so none is skipped before it.
         header = opener.continuation is not None and isinstance(opener.continuation[1].body, MessageBody)
         closed = opener.tool is not None and text.endswith("/>")
@@ -86,7 +88,6 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
         once = inner is not None or header or opener.tool is not None
         if not once and (length := (yield from repeated_opener(machine, opener))):
             machine.candidate.arguments.json.add_repair("repeated_opener")
-            machine.candidate.reopened = True
             continue
         if inner is None:
             return opener, text, start
@@ -99,6 +100,8 @@ def child_after_noise(machine: Machine, wrapper: Opener) -> Generator[None, None
     noise, marker, length = yield from marker_after_noise(machine)
     if marker is None and machine.reader.ended and noise == len(machine.reader.text) - machine.reader.at:
         raise EndOfText
+    if marker == wrapper.close:
+        take_noise(machine, noise)
     if not isinstance(marker, Opener) or marker is wrapper or not wrapper.contains(marker):
         return None, 0
     take_noise(machine, noise)
@@ -107,7 +110,7 @@ def child_after_noise(machine: Machine, wrapper: Opener) -> Generator[None, None
 
 def repeated_opener(machine: Machine, opener: Opener) -> Generator[None, None, int]:
     """Return the length of the same opener if it follows again, or 0."""
-    reader, markers = machine.reader, machine.tables.opening
+    reader, markers = machine.reader, machine.tables.line if opener.line else machine.tables.opening
     while reader.at < len(reader.text) or not reader.ended:
         found = markers.match(reader.text, reader.at)
         if found is None:

@@ -21,7 +21,7 @@ from statemachine.stream.emitter import Sink
 FENCE = "```"
 NO_OPENERS = frozenset((TextFinding.TICK, TextFinding.FENCE, TextFinding.TAG, TextFinding.STRUCK))
 """Findings in text that open no call."""
-brackets = re.compile(r"[}\])]{1,4}+[ \t\r\n]{0,16}+").match
+brackets = re.compile(r"[ \t\r\n]{0,16}+(?:\Z|(?:[}\])][ \t\r\n]{0,16}+){1,4}+)").match
 
 # ---- in text
 
@@ -131,7 +131,7 @@ def read_in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
         frames.close_wrapper(close)
         past.at_message_start = past.at_message_start or special
     if wraps or close in closers.stops.values:
-        frames.apply(Input.UNWRAP)
+        frames.apply(Input.UNWRAP, close)
     return True
 
 
@@ -176,21 +176,34 @@ def drop_stray(machine: Machine, close: str, newlines: int, end: int) -> None:
 def read_after(machine: Machine) -> Grammar:
     """Read the text after the body of a call, or after the closer of a wrapper: closers, then newlines."""
     call = machine.frames.top.candidate
+    if call is None:
+        yield from read_repeated(machine, machine.frames.top.closers)
     shown = call is not None and not (yield from read_closers(machine, call))
     if not shown and not (yield from skip_noise(machine)):
         yield from read_newlines_after(machine)
     machine.frames.apply(Input.END)
 
 
+def read_repeated(machine: Machine, closers: tuple[str, ...]) -> Grammar:
+    """Read the closer of a wrapper as markup if it is written again."""
+    reader = machine.reader
+    while closers:
+        length, _ = yield from find_closer(machine, [*closers])
+        if not length:
+            return
+        reader.sink = Sink.SYNTAX
+        reader.take(length)
+
+
 def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, bool]:
-    """Read the closers of a call in order, its own any number of times, and each other one as often as the opener was
-    repeated. Return False if the call was shown as text.
+    """Read the closers of a call in order, each any number of times. Return False if the call was shown as text, in
+    which case it has each closer once.
     """
     reader, frames, past, form = machine.reader, machine.frames, machine.text_state, call.format
     shown = not call.committed and reader.sink is not Sink.SYNTAX
     # Closers are accepted in this order: the call's own, those of wrappers that its format knows but that were not
-    # opened (models forget openers), and those of open wrappers, innermost first. A closer that is found removes itself
-    # and all earlier ones from the list, so the loop terminates. A call shown as text may close only what it opened
+    # opened (models forget openers), and those of open wrappers, innermost first. A closer that is found removes all
+    # earlier ones from the list. A call shown as text may close only what it opened
     # itself: its wrappers are text too, and must not open frames.
     own = list(closers_of_call(form)) if form and not call.self_closed else []
     if not shown:
@@ -210,11 +223,9 @@ def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, boo
             yield from skip_second_bracket(machine, close[-1])
         if close in frames.wrappers:
             frames.close_wrapper(close)
-        pending = pending[pending.index(close) + (0 if call.reopened and close not in own else 1) :]
+        pending = pending[pending.index(close) + int(shown) :]  # models repeat closers
         if close[0] == TICK:  # another line of backticks opens the next fence
             pending = [one for one in pending if one != close]
-        if close in own and not shown and close[0] != TICK:  # models repeat it
-            pending.insert(0, close)
     past.at_message_start = not past.text_seen or (not shown and form is not None and form.special)
     past.place = INSIDE
     reader.sink = frames.top.sink
@@ -226,6 +237,8 @@ def skip_surplus_brackets(machine: Machine, own: tuple[str, ...]) -> Grammar:
     reader = machine.reader
     markers = closers_of(own)
     while (found := brackets(reader.text, reader.at)) or (reader.at >= len(reader.text) and not reader.ended):
+        if found and not found[0].strip() and reader.ended:
+            return
         if found and (found.end() < len(reader.text) or reader.ended):
             closer = markers.match(reader.text, found.end())
             if closer is None and found.end() < len(reader.text):

@@ -141,6 +141,8 @@ class JsonState:
     """Number of containers around each open object whose braces are doubled, as in a template that was not filled in;
     None if no object has had such braces.
     """
+    lossless: bool = True
+    """False if a key was repeated whose values belong together, so that a reader of the JSON loses one of them."""
     resumed: str | None = None
     """Separator before the first member or item of the next container if that one continues a container whose opener
     has already been emitted; None if it does not.

@@ -174,7 +174,8 @@ class Typed:
             self._next = home[1]
             nesting.begin(reader, name, home[0], apart=True)
             return
-        elif name in given and "parameter_name" in state.repairs:
+        elif name in given and (wants_items(self._next) or "parameter_name" in state.repairs):
+            state.lossless = state.lossless and not wants_items(self._next)
             state.add_repair("repeated_key")
         if nesting is not None:
             nesting.resume()
@@ -292,6 +293,13 @@ class Typed:
         reader.take(found.end() + len(closer) - reader.at, "repair")
         reader.emit_arguments(strict)
         return True
+
+
+def wants_items(node: Node | None) -> bool:
+    """Return whether a value may be an array and the schema restricts its type, so that repeated values belong
+    together.
+    """
+    return node is not None and "array" in node.types and node.types != schema.ANY
 
 
 def is_set(reader: Reader) -> Generator[None, None, bool]:

@@ -94,8 +94,6 @@ class Candidate:
     """Closers of the wrappers that were opened along with the call, outermost first."""
     info: str | None = None
     """Info string of the fence if the candidate is the first thing in a fence before any text."""
-    reopened: bool = False
-    """Whether its opener, or that of a wrapper, was repeated, so that its closer may be, too."""
     fenced_body: bool = False
     """Whether the JSON after the opener is in a code fence."""
     self_closed: bool = False

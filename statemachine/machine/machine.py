@@ -257,7 +257,8 @@ class Machine:
         emitter, arguments = self.reader.emitter, self.candidate.arguments
         if arguments.complete and arguments.json.withheld:
             emitter.put(Sink.SYNTAX, "}")
-        emitter.emit(CallEnd(emitter.index, arguments.complete, tuple(arguments.json.repairs)))
+        complete = arguments.complete and arguments.json.lossless
+        emitter.emit(CallEnd(emitter.index, complete, tuple(arguments.json.repairs)))
 
     def end_body(self, *, alone: bool = False) -> None:
         """End the body of a call. Its closers go to the same sink; with `alone` (for an array element), they are
