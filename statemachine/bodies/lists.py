@@ -21,6 +21,8 @@ from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import Grammar, Mismatch
 from statemachine.stream.runs import json_escape
 
+ARRAY_BEGINS = ('"', "'", "“", "`", "]")
+"""Characters after the bracket of an array of strings."""
 ITEM, ITEM_END = "<item>", "</item>"
 item_text = text_run(Markers([(ITEM_END, True)]), convert=json_escape)
 ReadValue = Callable[[Slot], Grammar]
@@ -80,11 +82,11 @@ class ListReader:
             yield from read_value(item_slot(slot))
         else:
             self._first = begin_buffering(machine.reader, slot.key)
-            yield from read_value(slot)
+            yield from read_value(Slot(slot.key, schema.STRING, None) if kind else slot)
 
     def kind(self, slot: Slot) -> Generator[None, None, str | None]:
-        """Return `[` if a JSON array follows, `<` if items do, "" for any other value or an array that is an item, or
-        None for the format's own elements, which cannot be continued.
+        """Return `[` if a JSON array follows, `<` if items do, `"` for a string in brackets, "" for any other value or
+        an array that is an item, or None for the format's own elements, which cannot be continued.
         """
         reader = self.machine.reader
         offset = yield from self.content()
@@ -98,6 +100,8 @@ class ListReader:
             yield
         if reader.text.startswith("[", reader.at + offset):
             inner = yield from reader.whitespace_end(offset + 1)
+            if item_slot(slot).types == schema.STRING and reader.text[reader.at + inner :][:1] not in ARRAY_BEGINS:
+                return '"'
             nested = "array" in (types := item_slot(slot).types) and types != schema.ANY
             return "" if nested and not reader.text.startswith("[", reader.at + inner) else "["
         return "<" if reader.text.startswith(ITEM, reader.at + offset) else ""

@@ -283,6 +283,10 @@ class Format:
     """Info string of the code fence that is written around the body, after the opener; "" for none."""
     sections: tuple[Section, ...] = ()
     """Sections of reasoning and text, as marked by the format's models."""
+    results: tuple[tuple[str, str], ...] = ()
+    """Opener and closer of the result of a call. If a model writes one directly after its call, the result is
+    fabricated and is discarded.
+    """
     stops: tuple[str, ...] = ()
     """Special tokens that end a turn. They are markup after a call and at the end of a reply."""
     around: str = ""

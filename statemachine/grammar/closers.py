@@ -4,7 +4,7 @@ import re
 from collections.abc import Generator
 
 from statemachine.endings import find_closer
-from statemachine.formats.format import Section
+from statemachine.formats.format import Format, Section
 from statemachine.formats.markers import closers_of
 from statemachine.formats.openers import Opener, closers_of_call
 from statemachine.formats.scanner import MAX_NEWLINES, TICK, LinePlace
@@ -179,9 +179,36 @@ def read_after(machine: Machine) -> Grammar:
     if call is None:
         yield from read_repeated(machine, machine.frames.top.closers)
     shown = call is not None and not (yield from read_closers(machine, call))
+    if call is not None and not shown and call.format is not None and (yield from begin_result(machine, call.format)):
+        return
     if not shown and not (yield from skip_noise(machine)):
         yield from read_newlines_after(machine)
     machine.frames.apply(Input.END)
+
+
+def begin_result(machine: Machine, form: Format) -> Generator[None, None, bool]:
+    """Begin to discard the result of a call, which the model fabricated, if its opener and anything else follow."""
+    reader = machine.reader
+    markers = closers_of(tuple(opener for opener, _ in form.results)) if form.results else None
+    offset = (yield from reader.whitespace_end(0)) if markers is not None else -1
+    if markers is None or offset < 0:
+        return False
+    while (found := markers.match(reader.text, reader.at + offset)) and not found.lastindex and not reader.ended:
+        yield
+    if found is None or not found.lastindex:
+        return False
+    length, close = found.end() - reader.at, form.results[found.lastindex - 1][1]
+    after = yield from reader.whitespace_end(length)
+    if reader.at + after >= len(reader.text):  # the opener ends the turn
+        return False
+    machine.open_candidate()
+    machine.candidate.wrappers = [close]
+    machine.candidate.format = Format("", (), results=form.results)
+    reader.take(length)
+    reader.emitter.set_discard_reason("invented")
+    reader.release(Sink.DISCARD)
+    machine.frames.apply(Input.BREAK)
+    return True
 
 
 def read_repeated(machine: Machine, closers: tuple[str, ...]) -> Grammar:
