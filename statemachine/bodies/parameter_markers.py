@@ -18,6 +18,7 @@ from statemachine import schema
 from statemachine.bodies.scalars import unescape_entities
 from statemachine.formats.format import Parameters
 from statemachine.formats.markers import Markers, text_run
+from statemachine.formats.table import FORMATS
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Mismatch
 from statemachine.stream.runs import Run, json_escape
@@ -64,6 +65,7 @@ class Marker(Enum):
 
     CALL = "the opener of a call"
     KEY = "a key opener"
+    SHOWN_KEY = "a key opener of a format with the same closers, which can only be shown"
     VALUE_END = "the value's closer"
     CALL_END = "the call's closer"
     OPEN = "the opener of a wrapper around parameters"
@@ -140,7 +142,11 @@ def tables(body: Parameters, openers: tuple[str, ...], closes: tuple[str, ...]) 
     around = [
         (text, mark) for pair in body.wrappers for text, mark in zip(pair, (Marker.OPEN, Marker.CLOSE), strict=True)
     ]
-    within = [*((opener, Marker.CALL) for opener in openers), *ends, *((text, Marker.ESCAPE) for text in body.escapes)]
+    other_openers, other_keys = related_openers(body, closes)
+    within = [*((opener, Marker.CALL) for opener in (*openers, *other_openers)), *ends]
+    within += [(text, Marker.ESCAPE) for text in body.escapes]
+    within += [(text, Marker.SHOWN_KEY) for text in other_keys]
+    within = list(dict(reversed(within)).items())[::-1]
     plain = compile_inside(within, trimmed=False)
     closing = rf"(?:\r?\n)?+{re.escape(before)}({WORD}|-{{1,2}}\Z)(?:\Z|{Markers([(after, True)]).expression()})"
     between = dict(ends + around)
@@ -172,6 +178,27 @@ def tables(body: Parameters, openers: tuple[str, ...], closes: tuple[str, ...]) 
         quote_open=quote_open,
         quoted=quoted,
     )
+
+
+def related_openers(body: Parameters, closes: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the openers of calls and of keys in other formats whose calls and values have the same closers: a value
+    may show a call in such a format.
+    """
+    own = pairs_of(body)
+    calls: dict[str, None] = {}
+    keys: dict[str, None] = {}
+    for form in FORMATS.values():
+        for variant in form.variants:
+            if form.close in closes and isinstance(variant.body, Parameters) and "{key}" not in body.close:
+                shared = [key for key, close in pairs_of(variant.body).items() if close in own.values()]
+                keys.update((key, None) for key in shared if key not in own)
+                calls.update((opener, None) for opener in form.openers if shared and not opener[0].isalpha())
+    return (list(calls), list(keys)) if keys else ([], [])
+
+
+def pairs_of(body: Parameters) -> dict[str, str]:
+    """Return the openers of keys, each with the closer of its value."""
+    return {body.key: body.close, **dict(body.other_keys)}
 
 
 def compile_inside(ends: list[tuple[str, Marker]], *, trimmed: bool) -> ValueEnds:

@@ -267,6 +267,9 @@ class RawValue:
             yield from self.show_call(end)
         elif mark is Marker.KEY:
             yield from self.show_key(end)
+        elif mark is Marker.SHOWN_KEY:
+            if self.shown.calls:
+                self.shown.open(MarkupKind.KEY)
         elif mark is Marker.CALL_END and self.shown.calls:
             self.shown.close_call()
         else:
