@@ -70,6 +70,7 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
     # innermost wrapper that knows the opener decides.
     for close in machine.frames.wrappers:
         opener = wrappers[close].inner(opener) if close in wrappers else opener
+    repeated = False
     while True:
         text = reader.take(length)
         start = len(reader.buffered.pieces)
@@ -85,9 +86,11 @@ def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[Non
         inner, length = (yield from match_child(machine, opener.children)) if opener.children is not None else (None, 0)
         if inner is None and opener.only_calls and reader.text[reader.at] not in "{[":
             inner, length = yield from child_after_noise(machine, opener)
-        once = inner is not None or header or opener.tool is not None
+        # Text may consist of the openers that are recognized at the start of a line, so it is buffered for two of them.
+        once = inner is not None or header or opener.tool is not None or (repeated and opener.line)
         if not once and (length := (yield from repeated_opener(machine, opener))):
             machine.candidate.arguments.json.add_repair("repeated_opener")
+            repeated = True
             continue
         if inner is None:
             return opener, text, start
