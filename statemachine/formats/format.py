@@ -10,6 +10,7 @@ Markers are literal text that may contain placeholders in braces:
     {_}    optional blanks (space, tab)
     { }    one whitespace character
     {*}    optional whitespace, newlines included
+    {n}    the same, written as a line break
     {word} an optional word, such as a name, with optional whitespace on each side
     {'}    an optional quote, single or double
     {|}    a vertical bar (plain, full-width or double), or two: `<{|}x{|}>` is `<|x|>`, `<｜x｜>` and `<｜｜x｜｜>`

@@ -30,6 +30,7 @@ PIECES = {
     "{_}": r"[ \t]{0,16}+",
     "{ }": r"[ \t\r\n]",
     "{*}": r"[ \t\r\n]{0,64}+",
+    "{n}": r"[ \t\r\n]{0,64}+",
     "{:}": r"(?::[\w.-]{0,31}+)?+",
     "{word}": r"[ \t\r\n]{0,64}+[\w.:/-]{0,128}+[ \t\r\n]{0,64}+",
     "{|}": "[|｜‖]{1,2}+",
@@ -56,7 +57,7 @@ def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
         yield (*plain[:cut], *NAMESPACE, *plain[cut:])
         return
     spelled: list[str] = []
-    for part in re.split(r"(\{(?:[_ *:|ak']|word|quote)\})", marker):
+    for part in re.split(r"(\{(?:[_ *:|akn']|word|quote)\})", marker):
         if part in PIECES:
             spelled.append(PIECES[part])
         else:
@@ -337,5 +338,5 @@ def run_to(closers: tuple[str, ...]) -> Run:
 
 def spell(marker: str) -> str:
     """Return a marker as it is written: without a namespace, and with an optional blank only at the end."""
-    text = re.sub(r"\{(?:ns|word|[ *:ak'])\}", "", marker.replace("{|}", "｜"))
+    text = re.sub(r"\{(?:ns|word|[ *:ak'])\}", "", marker.replace("{|}", "｜").replace("{n}", "\n"))
     return text.removesuffix("{_}").replace("{_}", "") + (" " if text.endswith("{_}") else "")

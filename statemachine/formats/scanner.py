@@ -501,7 +501,9 @@ class Scanners:
             if self._unmarked.expressions:
                 markers.append(("[{*}{a}", TextFinding.LIST))
         else:
-            markers += [(section.open, section) for section in self._sections if section.alone]
+            markers += [
+                (section.open, section) for section in self._sections if section.alone and section not in anywhere
+            ]
         taken = {marker for marker, _ in markers}
         known = self._closers
         alone = frozenset(section.close for section in self._sections if section.alone)

@@ -120,6 +120,7 @@ def write_headed_call(form: Format, variant: Variant, call: Written, index: int)
     """Return a call whose name follows the opener, and whose arguments follow the name as JSON."""
     rule = variant.name_rule or NameRule()
     end, close, arguments = spell(rule.ends[0]), closer_text(form), arguments_of(call)
+    end = end if end != "{" else ""  # the brace of the arguments ends the name
     start = spell(form.openers[0]) + spell_id(rule, call, index) + spell_name(rule.spelling, call, index)
     if end.startswith(TICK):  # the markers of a fence must be alone on their lines
         return f"{start}\n{end}\n{arguments}\n{close}"
@@ -127,7 +128,7 @@ def write_headed_call(form: Format, variant: Variant, call: Written, index: int)
         return f"{start}{end}{arguments}{close}"
     if end == ">":
         return f"{start}{end}\n{arguments}\n{close}"
-    between = "" if end == "{" else f"\n{end}"
+    between = f"\n{end}" if end else ""
     return f"{start}{between} {arguments}" + (f"\n{close}" if close else "")
 
 

@@ -66,7 +66,8 @@ class ParserFactory:
     def _text_parser(self, rules: Rules, choice: int | None, prefix: str, *, may_retry: bool) -> TextParser:
         settings, limits = self._settings, self._settings.limits
         discards = rules.malformed == "drop" or (rules.malformed == "retry" and may_retry)
-        thinks = self.plan.model.calls_in_reasoning
+        thinks = self.plan.model.calls_in_reasoning or False
+        thinks = thinks if isinstance(thinks, bool) else (*thinks, self.plan.model.format)
         options = ParserOptions(
             rules.callable,
             formats=self.plan.listens,
@@ -74,7 +75,7 @@ class ParserFactory:
             unknown="discard" if rules.unknown in ("drop", "retry") else "text",
             malformed="discard" if discards else "text",
             in_fences=settings.in_fences,
-            calls_in_reasoning=thinks if isinstance(thinks, bool) else (*thinks, self.plan.model.format),
+            calls_in_reasoning=thinks,
             names=settings.tool_names,
             flattened=settings.flattened,
             limits=statemachine.Limits(

@@ -96,6 +96,8 @@ class Recognised:
     """The reasoning opener that the prompt leaves unclosed if the request asks for reasoning."""
     described: bool = False
     """Whether the format is that of the model's response template."""
+    calls_end_reasoning: bool = False
+    """Whether the response template ends reasoning at a call."""
 
     @property
     def taught(self) -> str | None:

@@ -316,7 +316,7 @@ class Settings:
                 response_template=rule.response_template or self.response_template,
                 teaches_described=taught == read.RESPONSE_TEMPLATE,
             ),
-            calls_in_reasoning=(family.calls_in_reasoning or False) if thinks == "auto" else thinks,
+            calls_in_reasoning=family.calls_in_reasoning if thinks == "auto" else thinks,
             context=rule.context or self.context,
             prompt=PromptSettings(
                 schema=rule.schema or self.schema,

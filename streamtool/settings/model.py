@@ -82,7 +82,7 @@ class ModelSettings:
     training: Training = Training()
     calls_in_reasoning: bool | tuple[str, ...] = False
     """Recognize calls inside reasoning, with `auto` resolved: all of them, none, or those in native formats of the
-    model and in the taught format.
+    model and, if there are any, in the taught format.
     """
     context: int | None = None
     """Size of the model's context window, in tokens; None if unknown, in which case prompts are not checked."""
@@ -157,6 +157,8 @@ class ModelSettings:
         if recognised is None:
             return self
         known = evolve(self, training=evolve(self.training, recognised=recognised))
+        if recognised.calls_end_reasoning and recognised.format and isinstance(self.calls_in_reasoning, tuple):
+            known = evolve(known, calls_in_reasoning=(*self.calls_in_reasoning, recognised.format))
         if recognised.described and self.training.teaches_described and recognised.format is not None:
             return known.teaching(recognised.format, BY_SETTING)
         taught = recognised.taught

@@ -96,7 +96,10 @@ def read_response_template(path: str, place: str) -> Described:
     """
     found = Path(path)
     file = found / RESPONSE_TEMPLATE_FILE if found.is_dir() else found
-    template = response_template_in(read_file(file, place), alone=True)
+    text = read_file(file, place)
+    template = response_template_in(text, alone=True)
+    if template is None and not is_json(text):
+        raise SettingsError(f'{place}: "{file}" is not JSON', param=place)
     if template is None:
         raise SettingsError(f'{place}: "{file}" contains no response_template', param=place)
     try:
@@ -117,6 +120,15 @@ def response_template_in(text: str, *, alone: bool = False) -> Json:
         return None
     own: Json = fields.get("response_template")
     return fields if own is None and alone and "fields" in fields else own
+
+
+def is_json(text: str) -> bool:
+    """Return whether the text is JSON."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def read_file(file: Path, place: str) -> str:

@@ -223,16 +223,12 @@ def test_calls_in_reasoning_count_for_families_that_leave_it_open(model):
 def test_calls_in_reasoning_of_other_families_require_a_setting():
     rule = ModelRule(match="qwq*", calls_in_reasoning=True)
     settings = Settings(models=(rule, ModelRule(match="kimi*", calls_in_reasoning=False)))
-    assert settings.for_model("qwen3:32b").calls_in_reasoning is False
+    assert not settings.for_model("qwen3:32b").calls_in_reasoning
     assert settings.for_model("qwq-32b").calls_in_reasoning is True
     assert settings.for_model("kimi-k2").calls_in_reasoning is False
     assert Settings(calls_in_reasoning=True).for_model("llama").calls_in_reasoning is True
-    assert (
-        Settings(calls_in_reasoning=True, models=(ModelRule(match="*", calls_in_reasoning="auto"),))
-        .for_model("llama")
-        .calls_in_reasoning
-        is False
-    )
+    by_family = Settings(calls_in_reasoning=True, models=(ModelRule(match="*", calls_in_reasoning="auto"),))
+    assert not by_family.for_model("llama").calls_in_reasoning
 
 
 @pytest.mark.anyio

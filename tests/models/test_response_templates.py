@@ -27,7 +27,18 @@ from support.response_templates import (
 from support.statemachine_fold import cuts, pieces
 from support.sweeps import each
 
-from statemachine import ArgumentsDelta, CallEnd, CallStart, Event, Parser, ReasoningDelta, TextDelta, parse
+from statemachine import (
+    ArgumentsDelta,
+    Call,
+    CallEnd,
+    CallStart,
+    Event,
+    Parser,
+    ReasoningDelta,
+    TextDelta,
+    parse,
+    write,
+)
 from statemachine.formats import DEFAULT, FORMATS, FormatError, find_format, rivals_of
 from streamtool.forcing.call_frames import frame
 from streamtool.models.response_templates import Described, read
@@ -184,9 +195,82 @@ def test_a_format_has_the_name_of_its_template():
     assert find_format(one).name == one
 
 
+JSON_CALL = {"type": "function", "function": "{content}"}
+TAGGED = {"open": "<act>", "close": "</act>", "content": "json", "transform": JSON_CALL}
+
+# --- how calls are written ---------------------------------------------------------------------------------------------
+
+
+def headed(opener: str, close: str = "</act>") -> dict[str, Any]:
+    """Return a template of JSON after this opener, which contains the name."""
+    return template({"open_pattern": opener, "close": close, "content": "json", "transform": NAMED})
+
+
+def tagged(opener: str, close: str) -> dict[str, Any]:
+    """Return a template of JSON objects between these literals."""
+    return template({"open": opener, "close": close, "content": "json", "transform": JSON_CALL})
+
+
+OBJECT = '{"name": "find_bird", "arguments": {"count": 2}}'
+SPELLINGS: Mapping[str, tuple[Any, str, str]] = {
+    "only whitespace after the name": (headed(r"<act>(?P<name>\w+)\s*"), '<act>find_bird{"count": 2}</act>', ""),
+    "a line break after the name": (headed(r"<act>(?P<name>\w+)\n"), '<act>find_bird\n{"count": 2}</act>', ""),
+    "a blank after the name": (headed(r"<act>(?P<name>\w+) with "), '<act>find_bird with {"count": 2}</act>', ""),
+    "a label on the next line": (
+        headed("<act>(?P<name>\\w+)\nWITH: "),
+        '<act>find_bird\nWITH: {"count": 2}</act>',
+        "",
+    ),
+    "an opener of two lines": (
+        headed("<act>\n<do>(?P<name>\\w+):"),
+        '<act>\n<do>find_bird:{"count": 2}</act>',
+        "",
+    ),
+    "an opener that begins with a letter": (headed(r"DO (?P<name>\w+): ", ";;"), 'DO find_bird: {"count": 2};;', "\n"),
+    "an object after such an opener": (tagged("DO: ", "\n"), f"DO: {OBJECT}", "\n"),
+    "a closer that begins with a blank": (tagged("<act>", " </act>"), f"<act>{OBJECT}</act>", ""),
+    "a code fence": (tagged("```act\n", "\n```"), f"```act\n{OBJECT}\n```", "\n"),
+}
+
+
+@each("name", SPELLINGS)
+def test_calls_are_read_as_they_are_written(name: str):
+    description, one, between = SPELLINGS[name]
+    known = read(description)
+    text = write([Call("find_bird", '{"count": 2}')] * 2, known.format)
+    assert text == f"{one}{between}{one}"
+    wanted = ("", "", [("find_bird", {"count": 2})] * 2)
+    for parts in ([text], list(text), pieces(text, 3)):
+        assert outcome(parts, known) == wanted
+    around = frame(known.format, "find_bird")
+    assert around.begin + '{"count": 2}' + around.end == one.removesuffix("\n```") + "\n```" * one.endswith("```")
+    assert outcome(["An ", one[:4], " and ", one[:4], "s."], known, opened=False)[2] == []
+
+
+def test_an_opener_that_begins_with_a_letter_is_text_within_a_line():
+    known = read(headed(r"DO (?P<name>\w+): ", ";;"))
+    text = 'Write DO find_bird: {"count": 2};; to call it.'
+    assert outcome(list(text), known) == (text, "", [])
+
+
+def test_sections_follow_one_another_if_all_text_is_in_sections():
+    said, thought = {"open": "<say>", "close": "</say>"}, {"open": "<muse>", "close": "</muse>"}
+    known = read(template(TAGGED, content=said, thinking=thought))
+    call = '<act>{"name": "list_nests", "arguments": {}}</act>'
+    text = f"<say>Two coots.</say><muse>hm</muse>\n{call}\n<say>And one.</say>"
+    for parts in ([text], list(text), pieces(text, 3)):
+        assert outcome(parts, known) == ("Two coots.And one.", "hm", [("list_nests", {})])
+    assert outcome(["Use <say> here, and <muse> there."], known)[:2] == ("Use <say> here, and <muse> there.", "")
+
+
+def test_a_call_ends_reasoning_if_the_template_says_so():
+    thought = {"open": "<muse>", "close_pattern": r"</muse>\s*|(?=<act>)"}
+    assert read(template(TAGGED, thinking=thought)).calls_end_reasoning
+    assert not read(template(TAGGED, thinking=THOUGHTS)).calls_end_reasoning
+
+
 # --- templates of known models ---------------------------------------------------------------------------------------
 
-JSON_CALL = {"type": "function", "function": "{content}"}
 KNOWN: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "JSON in tags": (
         "tool_call",
@@ -333,7 +417,6 @@ def test_a_known_format_keeps_the_end_of_the_turn_that_only_the_template_has():
 
 # --- templates that are not supported --------------------------------------------------------------------------------
 
-TAGGED = {"open": "<act>", "close": "</act>", "content": "json", "transform": JSON_CALL}
 HEADED = {"open_pattern": r"<act (?P<name>\w+)>", "close": "</act>", "content": "json", "transform": NAMED}
 
 
@@ -361,6 +444,14 @@ REJECTED: Mapping[str, tuple[Any, str]] = {
     "a lookbehind": (template({**HEADED, "open_pattern": r"(?<=x)<(?P<name>\w+)>"}), "'(?<=' in the pattern"),
     "a back-reference": (template({**HEADED, "open_pattern": r"<(?P<name>\w+) \1>"}), r"\1 in the pattern"),
     "a repeated part": (template({**HEADED, "open_pattern": r"(?:<a><b>)+(?P<name>\w+)>"}), "the repetition '+'"),
+    "a name at the beginning": (headed(r"(?P<name>\w+)!!"), "no literal precedes the name"),
+    "a marker that opens and closes": (tagged("@@", "@@"), "the marker '@@' both opens and closes a call"),
+    "a code fence before a name": (headed(r"```act\n(?P<name>\w+)\n"), "the code fence '```act"),
+    "a code fence inside tags": (tagged("```act\n", "</act>"), "the code fence '```act"),
+    "reasoning that ends before text": (
+        template(TAGGED, thinking={"open": "<muse>", "close_pattern": "</muse>|(?=<say>)"}),
+        "the condition '(?=<say>)' as a closer is not supported",
+    ),
     "a letter after the name": (
         template({**HEADED, "open_pattern": r"<act (?P<name>\w+)WITH>"}),
         "'WITH>' directly after a name may be a part of it",

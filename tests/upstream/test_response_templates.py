@@ -141,7 +141,7 @@ def test_the_formats_of_all_rules_are_compiled_at_startup():
 
 WRONG = {
     "no file": (None, "cannot be read: No such file or directory"),
-    "no JSON": (b"{", "contains no response_template"),
+    "no JSON": (b"{", "is not JSON"),
     "the older schema": (b'{"response_schema": {"x-regex": "(?P<content>.*)"}}', "contains no response_template"),
     "not supported": (json.dumps({"response_template": UNSUPPORTED}).encode(), "field 'tool_calls': "),
 }
@@ -243,3 +243,15 @@ async def test_a_header_may_choose_the_format_of_the_response_template():
     async with stream_asgi(app, PATH, body=body, headers=((b"x-streamtool-format", b"response_template"),)) as reply:
         assert "no response_template is known for some-model" in (await reply.body()).decode()
     assert reply.status == 400
+
+
+# --- reasoning without a closer --------------------------------------------------------------------------------------
+
+
+def test_a_call_ends_reasoning_if_the_template_says_so():
+    thought = {"open": "<muse>", "close_pattern": r"</muse>|(?=<act>)"}
+    call = {"open": "<act>", "close": "</act>", "content": "json", "transform": {"function": "{content}"}}
+    known = template(call, reasoning_content=thought)
+    model = of(Settings(response_template=known))
+    assert model.calls_in_reasoning == (model.format,)
+    assert of(Settings(response_template=known, calls_in_reasoning=False)).calls_in_reasoning is False

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from statemachine.formats import (
+    Anchor,
     Body,
     Envelope,
     Expression,
@@ -38,10 +39,12 @@ from streamtool.models.response_templates.patterns import (
     ways_of,
 )
 
-attribute = re.compile(r"(.+?)(?:\s|\{\*\})+([\w.:-]+)=\Z", re.DOTALL).fullmatch
-json_head = re.compile(r"(.*)\{(?:\{\*\})?\"(\w+)\"(?:\{\*\})?:(?:\{\*\})?\"\Z", re.DOTALL).fullmatch
-json_middle = re.compile(r"\"(?:\{\*\})?,(?:\{\*\})?\"(\w+)\"(?:\{\*\})?:\Z", re.DOTALL).fullmatch
-two_tags = re.compile(r"<([\w:.-]+)>(\{\*\})?(<([\w:.-]+)(?:[=\s]|\{ \}).*)", re.DOTALL).fullmatch
+attribute = re.compile(r"(.+?)(?:\s|\{[*n]\})+([\w.:-]+)=\Z", re.DOTALL).fullmatch
+json_head = re.compile(r"(.*)\{(?:\{[*n]\})?\"(\w+)\"(?:\{[*n]\})?:(?:\{[*n]\})?\"\Z", re.DOTALL).fullmatch
+json_middle = re.compile(r"\"(?:\{[*n]\})?,(?:\{[*n]\})?\"(\w+)\"(?:\{[*n]\})?:\Z", re.DOTALL).fullmatch
+two_tags = re.compile(r"<([\w:.-]+)>(\{[*n]\})?(<([\w:.-]+)(?:[=\s]|\{ \}).*)", re.DOTALL).fullmatch
+TICKS = "```"
+code_fence = re.compile(r"```([\w ]+)(?:\{[*n]\})?").fullmatch
 namespace = re.compile(r"(.*[>\]\s])([\w.]+\.)\Z", re.DOTALL).fullmatch
 
 
@@ -99,16 +102,36 @@ def envelopes_of(name: str, field: TemplateField, shape: Shape, ways: Sequence[W
     *same, arguments_key = shape.arguments[1:] or [""]
     if nest != same or len(nest) > 1 or not arguments_key:
         raise field.error("the name and the arguments must be members of the same object")
-    openers = tuple(markers(ways))
+    openers = tuple(markers(ways, lines=True))
     close, stops = closers(field)
+    fences = [fence_of(opener) for opener in openers]
+    if any(opener.startswith(TICKS) for opener in openers):
+        if not all(fences) or close not in ("", TICKS):
+            raise field.error(f"the code fence {openers[0]!r} is not supported with other markers around it")
+        openers, close = (), ""
     return Format(
         name,
         openers=openers,
+        fence=tuple(filter(None, fences)),
         variants=(Variant(envelope(name_key, arguments_key, shape.id[-1:], nest, array=field.each)),),
         close=close,
         stops=stops,
-        lines=False,
+        lines=bool(fences) and not openers,
+        anchor=anchor_of(openers),
     )
+
+
+def fence_of(opener: str) -> str:
+    """Return the info string of a code fence, or "" if the opener is not a code fence with an info string."""
+    found = code_fence(opener)
+    return found[1] if found else ""
+
+
+def anchor_of(openers: Sequence[str]) -> Anchor:
+    """Return where these openers are recognized. One that begins with a letter would match in the middle of words, so
+    it is recognized only at the start of a line.
+    """
+    return Anchor.LINE if any(opener[0].isalpha() for opener in openers) else Anchor.ANYWHERE
 
 
 def envelope(
@@ -154,7 +177,11 @@ def headed_calls_of(name: str, field: TemplateField, shape: Shape, ways: Sequenc
         listed = expression_of(field, heads)
         if listed is not None:
             return evolve(listed, name=name)
-    before = [marker(head.before) for head in heads]
+    before = [marker(head.before, lines=field.content != "xml-inline") for head in heads]
+    if not all(before):
+        raise field.error("no literal precedes the name, so calls cannot be recognized")
+    if any(opener.startswith(TICKS) for opener in before):
+        raise field.error(f"the code fence {before[0]!r} is not supported before a name")
     plain = json_envelope(name, field, heads)
     if plain is not None:
         return plain
@@ -162,7 +189,15 @@ def headed_calls_of(name: str, field: TemplateField, shape: Shape, ways: Sequenc
     openers = tuple(unique(before))
     first = openers[0]
     if isinstance(body, Expression):
-        return Format(name, openers=openers, variants=(Variant(body),), close=close, stops=stops, lines=False)
+        return Format(
+            name,
+            openers=openers,
+            variants=(Variant(body),),
+            close=close,
+            stops=stops,
+            lines=False,
+            anchor=anchor_of(openers),
+        )
     named = attribute(first[:-1]) if first[-1:] in "\"'" and isinstance(body, Parameters) else None
     if named is not None:
         tags = [attributes_of(head.rest, first[-1]) for head in heads]
@@ -188,7 +223,17 @@ def headed_calls_of(name: str, field: TemplateField, shape: Shape, ways: Sequenc
             rule = evolve(rule, id_end=text)
         else:
             rule = evolve(rule, id=text)
-    form = Format(name, openers=openers, variants=(Variant(body, rule),), close=close, stops=stops, lines=False)
+    elif named is None and isinstance(body, JsonBody) and (space := whitespace_after(field, group)):
+        rule = evolve(rule, spelling=rule.spelling + space)
+    form = Format(
+        name,
+        openers=openers,
+        variants=(Variant(body, rule),),
+        close=close,
+        stops=stops,
+        lines=False,
+        anchor=anchor_of(openers),
+    )
     return nested(form) if isinstance(body, Parameters) else wrapped(form)
 
 
@@ -199,9 +244,14 @@ def wrapped(form: Format) -> Format:
     after = [stop.removeprefix(form.close) for stop in form.stops if form.close and stop.startswith(form.close)]
     if len(before) != 1 or len(after) != 1 or not before[0].endswith(opener):
         return form
-    outer, close = before[0].removesuffix(opener).removesuffix("{*}"), after[0].removeprefix("{*}")
+    outer, close = without_space(before[0].removesuffix(opener)), after[0].removeprefix("{*}")
     stops = tuple(stop for stop in form.stops if not stop.startswith(form.close))
     return evolve(form, openers=(opener,), wrappers=((outer, close),), around=outer, stops=stops)
+
+
+def without_space(text: str) -> str:
+    """Return a marker without the whitespace at its end."""
+    return text.removesuffix("{*}").removesuffix("{n}")
 
 
 def nested(form: Format) -> Format:
@@ -262,6 +312,15 @@ def split(way: Way, group: str) -> Head:
     return Head(before, after, after)
 
 
+def whitespace_after(field: TemplateField, group: str) -> str:
+    """Return the whitespace that is written between the name, which is this group, and what follows it."""
+    way = next(way for way in field.opens if group in groups_of(way))
+    after = way[way.index(Hole(group)) + 1 :][:1]
+    if after and isinstance(after[0], str):
+        return after[0][: len(after[0]) - len(after[0].lstrip())]
+    return after[0].written if after and isinstance(after[0], Space) else ""
+
+
 def ends_of(head: Head, body: Body) -> tuple[str, ...]:
     """Return the marker that ends a name, or () if only whitespace separates the name from the body."""
     end = marker(head.after)
@@ -279,7 +338,7 @@ def json_envelope(name: str, field: TemplateField, heads: Sequence[Head]) -> For
     if head is None or middle is None:
         return None
     closes = [close.removeprefix("}").removeprefix("{*}") for close in markers(field.closes)]
-    opener = head[1].removesuffix("{*}")
+    opener = without_space(head[1])
     return Format(
         name,
         openers=(opener,) if opener else (),
@@ -296,7 +355,7 @@ def body_of(field: TemplateField, close: str) -> tuple[Body, tuple[str, ...]]:
             quote = delimiters_of(field)
             if quote:
                 return Expression(brackets="{}", assign=":", quote=quote), ("{",)
-            return JsonBody(), ("{",)
+            return JsonBody(), ("{",)  # it is the brace of the arguments
         case "text":
             return JsonBody(), ("{",)
         case "xml-inline":

@@ -6,11 +6,12 @@ from typing import Final
 
 from attrs import frozen
 
-from statemachine.formats import REASONING, Anchor, FormatError, Section
+from statemachine.formats import REASONING, Anchor, Format, FormatError, Section
 from streamtool.core.json_value import Json
 from streamtool.models.families import is_special
 from streamtool.models.response_templates.patterns import (
     Anything,
+    Edge,
     Hole,
     Way,
     literal,
@@ -124,9 +125,11 @@ def anchors(name: str, raw: Mapping[str, Json], key: str) -> tuple[Way, ...]:
     return tuple(literal(str(one)) for one in literals)
 
 
-def markers(ways: Iterable[Way]) -> list[str]:
-    """Return the markers of spellings, without those that are empty, such as the end of the reply."""
-    return unique(text for way in ways if (text := marker(without_edges(way))))
+def markers(ways: Iterable[Way], *, lines: bool = False) -> list[str]:
+    """Return the markers of spellings, without those that are empty, such as the end of the reply. With `lines`, their
+    line breaks are written.
+    """
+    return unique(text for way in ways if (text := marker(without_edges(way), lines=lines)))
 
 
 def without_edges(way: Way) -> Way:
@@ -160,21 +163,52 @@ def starts_of(template: Mapping[str, Json]) -> tuple[Way, ...]:
 def sections_of(fields: Mapping[str, TemplateField]) -> Iterator[Section]:
     """Yield the sections of reasoning and text, except those that every format has."""
     known = {(section.open, section.close) for section in REASONING}
+    marked = any(field.name == TEXT and field.opens for field in fields.values())
     for field in fields.values():
         if field.opens:
-            yield from (one for one in all_sections(field) if (one.open, one.close) not in known)
+            yield from (one for one in all_sections(field, in_turn=marked) if (one.open, one.close) not in known)
 
 
-def all_sections(field: TemplateField) -> Iterator[Section]:
-    """Yield the sections of one field, one for each pair of an opener and a closer."""
+def all_sections(field: TemplateField, *, in_turn: bool = False) -> Iterator[Section]:
+    """Yield the sections of one field, one for each pair of an opener and a closer. With `in_turn`, all text is in
+    sections too, so a section may follow any other one.
+    """
     text = field.name == TEXT
     opens, closes = markers(field.opens), markers(field.closes)
     if not closes:
         raise field.error("a field with an opener needs a closer")
     for opener in opens or [opener_for(field, closes)]:
-        anchor = Anchor.ANYWHERE if is_special(opener) else Anchor.REPLY
+        anchor = Anchor.ANYWHERE if in_turn or is_special(opener) else Anchor.REPLY
         for close in closes:
             yield Section(opener, close, text=text, anchor=anchor, alone=field.in_prompt and not text)
+
+
+def ends_at_calls(field: TemplateField, form: Format) -> bool:
+    """Return whether a call ends the field even without its closer, because a condition on the text that follows is one
+    of its closers.
+
+    Raises:
+        FormatError: the condition is not the opener of calls.
+    """
+    conditions = [piece.text for way in field.closes if (piece := only_edge(way)) and piece.text.startswith("(?=")]
+    openers = [*form.openers, *(opener for opener, _ in form.wrappers)]
+    for condition in conditions:
+        for way in ways_of(condition.removeprefix("(?=").removesuffix(")")):
+            begins = marker(without_edges(way))
+            if (
+                field.name == TEXT
+                or not begins
+                or not any(one.startswith(begins) or begins.startswith(one) for one in openers)
+            ):
+                raise field.error(
+                    f"the condition {condition!r} as a closer is not supported: it is not the opener of calls"
+                )
+    return bool(conditions)
+
+
+def only_edge(way: Way) -> Edge | None:
+    """Return the condition that a spelling consists of, or None if it contains a literal."""
+    return way[0] if len(way) == 1 and isinstance(way[0], Edge) else None
 
 
 def opener_for(field: TemplateField, closes: Sequence[str]) -> str:

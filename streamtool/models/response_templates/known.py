@@ -27,9 +27,14 @@ def writes_alike(row: Format, form: Format) -> bool:
     headed = any(isinstance(variant.body, MessageBody) for variant in row.variants)
     if not headed and "".join(written.split()) != "".join(write(EXAMPLES, row).split()):
         return False
-    text, calls = parse(written, formats=[row])
+    return reads_examples(row, written)
+
+
+def reads_examples(form: Format, written: str) -> bool:
+    """Return whether a format reads the example calls from this text, and nothing else."""
+    text, calls = parse(written, formats=[form])
     found = [(call.name, json.loads(call.arguments)) for call in calls if call.complete and not call.repairs]
-    return not text and found == [(call.name, json.loads(call.arguments)) for call in EXAMPLES]
+    return not text.strip() and found == [(call.name, json.loads(call.arguments)) for call in EXAMPLES]
 
 
 def extended(row: Format, form: Format) -> Format:

@@ -32,6 +32,8 @@ class Space:
     """Whitespace."""
 
     required: bool = False
+    written: str = ""
+    """Line break or blanks that are written there."""
 
 
 @frozen
@@ -68,7 +70,8 @@ TAG_ENDS = (">", "]", "{*}")
 quantifier = re.compile(r"(?:([*+?])|\{(\d*)(,?)(\d*)\})[?+]?").match
 named_group = re.compile(r"\?P?<([A-Za-z_]\w*)>").match
 bracketed = re.compile(r"\[\^?\]?(?:\\.|[^\\\]])*\]", re.DOTALL).match
-placeholder = re.compile(r"\{(?:[:_ *|a]|ns|key|tool|word|quote|name|index)\}").search
+category = re.compile(r"(\\[^pP])|\\[pP](?:\{\^?[\w=]+\}|[A-Z])").sub
+placeholder = re.compile(r"\{(?:[:_ *|akn']|ns|key|tool|word|quote|name|index)\}").search
 
 
 def ways_of(pattern: str) -> list[Way]:
@@ -80,13 +83,18 @@ def ways_of(pattern: str) -> list[Way]:
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"the pattern is longer than {MAX_PATTERN} characters")
     try:
-        re.compile(pattern, re.DOTALL)
-        ways = _Reader(pattern).alternatives()
+        re.compile(words(pattern), re.DOTALL)
+        ways = _Reader(words(pattern)).alternatives()
     except re.error as error:
         raise PatternError(f"the pattern {pattern!r} is invalid: {error}") from None
     except RecursionError:
         raise PatternError("the pattern is nested too deeply") from None
     return unique(joined(piece for part in way for piece in spaced(part)) for way in ways)
+
+
+def words(pattern: str) -> str:
+    r"""Return the pattern with `\w` instead of each Unicode category, such as `\p{L}`: text is not compared with it."""
+    return category(lambda found: found[1] or r"\w", pattern)
 
 
 def spaced(piece: PatternPiece) -> Iterator[PatternPiece]:
@@ -96,7 +104,7 @@ def spaced(piece: PatternPiece) -> Iterator[PatternPiece]:
         return
     for part in re.split(r"([ \t\r]*\n\s*)", piece):
         if part:
-            yield Space(required=True) if "\n" in part else part
+            yield Space(required=True, written="\n") if "\n" in part else part
 
 
 def literal(text: str) -> Way:
@@ -117,7 +125,7 @@ def joined(way: Iterable[PatternPiece]) -> Way:
         if isinstance(piece, str) and isinstance(last, str):
             out[-1] = last + piece
         elif isinstance(piece, Space) and isinstance(last, Space):
-            out[-1] = Space(piece.required or last.required)
+            out[-1] = Space(piece.required or last.required, last.written or piece.written)
         elif isinstance(piece, Anything) and isinstance(last, Anything):
             out[-1] = Anything(piece.word and last.word)
         else:
@@ -126,16 +134,19 @@ def joined(way: Iterable[PatternPiece]) -> Way:
 
 
 def trimmed(way: Way) -> Way:
-    """Return the spelling without whitespace and conditions at its ends."""
+    """Return the spelling without whitespace and conditions at its ends. A blank at the end of a literal is kept."""
     kept = list(way)
     for end in (0, -1):
         while kept and isinstance(kept[end], Space | Edge):
             del kept[end]
+    if kept and isinstance(kept[0], str) and kept[0][:1] in WHITESPACE:
+        return trimmed((kept[0].lstrip(), *kept[1:]) if kept[0].strip() else kept[1:])
     return tuple(kept)
 
 
-def marker(way: Way) -> str:
-    """Return a spelling as a marker (`statemachine/formats/format.py`), without whitespace at its ends.
+def marker(way: Way, *, lines: bool = False) -> str:
+    """Return a spelling as a marker (`statemachine/formats/format.py`), without whitespace at its ends. With `lines`,
+    its line breaks are written.
 
     Raises:
         PatternError: the spelling contains text that is not fixed.
@@ -147,8 +158,8 @@ def marker(way: Way) -> str:
                 if placeholder(piece):
                     raise PatternError(f"the marker {piece!r} contains braces that have a meaning in markers")
                 out.append(piece)
-            case Space():
-                out.append("{*}")
+            case Space(written=written):
+                out.append("{n}" if lines and written else "{*}")
             case Anything(word=True):
                 out.append("{word}")
             case Anything() if out and out[-1].endswith(TAG_ENDS):  # between two tags, such as an author's name
@@ -160,7 +171,7 @@ def marker(way: Way) -> str:
             case Hole(name=name):
                 raise PatternError(f"the group {name!r} is not expected here")
     text = "".join(out)
-    return re.sub(r"(?:\{\*\})?\{word\}(?:\{\*\})?", "{word}", text)  # `{word}` includes the whitespace around it
+    return re.sub(r"(?:\{[*n]\})?\{word\}(?:\{[*n]\})?", "{word}", text)  # `{word}` includes the whitespace around it
 
 
 def spelled(piece: PatternPiece) -> str:

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from attrs import evolve, frozen
 
-from statemachine import FORMATS
+from statemachine import FORMATS, write
 from statemachine.formats import DEFAULT, Format, FormatError, MessageBody, add_format, rivals_of
 from statemachine.formats.compile import tables_of
 from statemachine.formats.format import check_formats
@@ -19,13 +19,20 @@ from streamtool.models.response_templates.fields import (
     REASONING_FIELDS,
     TEXT,
     all_sections,
+    ends_at_calls,
     fields_of,
     markers,
     sections_of,
     starts_of,
     without_prefixes,
 )
-from streamtool.models.response_templates.known import extended, with_known_markers, writes_alike
+from streamtool.models.response_templates.known import (
+    EXAMPLES,
+    extended,
+    reads_examples,
+    with_known_markers,
+    writes_alike,
+)
 from streamtool.models.response_templates.messages import messages_of
 from streamtool.models.response_templates.patterns import Edge, PatternError, unique
 
@@ -40,6 +47,8 @@ class Described:
     """Reasoning opener that the prompt contains, because reasoning begins with the reply, or ""."""
     opener_on_request: str = ""
     """Reasoning opener that the prompt may contain, because reasoning begins with the reply if it is closed later."""
+    calls_end_reasoning: bool = False
+    """Whether a call ends reasoning that has no closer."""
 
 
 def read(template: Json) -> Described:
@@ -49,7 +58,7 @@ def read(template: Json) -> Described:
     Raises:
         FormatError: the template is invalid, has no field `tool_calls`, or contains a construct that is not supported.
     """
-    form, opener, always = translate(template)
+    form, opener, always, ends = translate(template)
     row = next(
         (FORMATS[name] for name in FORMATS if name in rivals_of(form) and writes_alike(FORMATS[name], form)), None
     )
@@ -58,15 +67,18 @@ def read(template: Json) -> Described:
     if form != row:
         check_markers(form)
         add_format(form)
-    return Described(form.name, opener if always else "", opener)
+    return Described(form.name, opener if always else "", opener, ends)
 
 
 def check_markers(form: Format) -> None:
-    """Reject a format whose markers cannot be told apart from one another, or from those of other formats.
+    """Reject a format whose markers cannot be told apart from one another, or from those of other formats, or whose own
+    calls would not be read.
 
     Raises:
-        FormatError: a marker is also another marker, or begins with one.
+        FormatError: a marker is also another marker, or begins with one; or calls are not read as they are written.
     """
+    if form.close in form.openers:
+        raise FormatError(f"the marker {form.close!r} both opens and closes a call")
     try:
         check_formats({form.name: form})
         tables_of(tuple(name for name in DEFAULT if name not in rivals_of(form)), (), (form,))
@@ -74,6 +86,9 @@ def check_markers(form: Format) -> None:
         raise
     except ValueError as error:
         raise FormatError(f"the markers of the template are ambiguous: {error}") from None
+    written = write(EXAMPLES, form)
+    if not reads_examples(form, written):
+        raise FormatError(f"calls that are written as the template describes them are not read: {written!r}")
 
 
 def as_recognised(described: Described, template: Recognised | None) -> Recognised:
@@ -84,12 +99,13 @@ def as_recognised(described: Described, template: Recognised | None) -> Recognis
         (template.opener if template else "") or described.opener,
         (template.opener_on_request if template else "") or described.opener_on_request,
         described=True,
+        calls_end_reasoning=described.calls_end_reasoning,
     )
 
 
-def translate(template: Json) -> tuple[Format, str, bool]:
-    """Return the format of a template, the reasoning opener that the prompt may contain ("" if none), and whether the
-    prompt always contains it.
+def translate(template: Json) -> tuple[Format, str, bool, bool]:
+    """Return the format of a template, the reasoning opener that the prompt may contain ("" if none), whether the
+    prompt always contains it, and whether a call ends reasoning that has no closer.
 
     Raises:
         FormatError: the template is invalid, has no field `tool_calls`, or contains a construct that is not supported.
@@ -123,4 +139,5 @@ def translate(template: Json) -> tuple[Format, str, bool]:
     begun = [field for field in fields.values() if field.name in REASONING_FIELDS and field.in_prompt]
     opener = next((section.open for field in begun for section in all_sections(field)), "")
     always = any(piece == Edge("^") for field in begun for way in field.opens for piece in way)
-    return form, opener, always
+    ends = [ends_at_calls(field, form) for field in fields.values()]
+    return form, opener, always, any(ends)
