@@ -45,6 +45,18 @@ arguments_begin = re.compile(
 ).match
 """Matches the beginning of arguments without a marker: a closing bracket (group 1), a literal or a keyword."""
 flag_text = re.compile(r"[\w.-]{1,255}+").match
+# Text that may follow a string, with a group where it is complete.
+SPACE = r"[ \t\r\n]{0,64}+"
+WORD = r"[A-Za-z_]\w{0,255}+"
+KEY = rf"{WORD}{SPACE}(?:\Z|[=:](?:\Z|(?!=)()))"
+ITEM = r"[\"'{\[(\])}0-9+.#-]()|(?:True|False|None|true|false|null)(?=\W)()|[A-Za-z]{1,5}+\Z"
+CALL = r"[A-Za-z_][\w.-]{0,255}+(?:\Z|\(())"
+END = r"[\r\n]()|[ \t]{1,64}+(?:\Z|[\w\r\n]())"
+key_follows = re.compile(rf"{SPACE}(?:\Z|[)#]()|{KEY})").match
+argument_follows = re.compile(rf"{SPACE}(?:\Z|{KEY}|{ITEM})").match
+item_follows = re.compile(rf"{SPACE}(?:\Z|{ITEM}|{WORD}{SPACE}(?:\Z|:()))").match
+call_follows = re.compile(rf"\Z|;()|{END}|{SPACE},{SPACE}(?:\Z|{CALL})").match
+list_follows = re.compile(rf"{SPACE}(?:\Z|,{SPACE}(?:\Z|\]()|{CALL})|\](?:\Z|{END}))|{END}").match
 
 
 @lru_cache(maxsize=32)
@@ -237,7 +249,19 @@ def skip_arguments(machine: Machine, body: Expression) -> Grammar:
 class Arguments:
     """Reader for the arguments of one call, which it emits as one JSON object."""
 
-    __slots__ = ("body", "close", "dialect", "free", "machine", "nesting", "opened", "schema", "sound", "typed")
+    __slots__ = (
+        "body",
+        "close",
+        "dialect",
+        "free",
+        "keyed",
+        "machine",
+        "nesting",
+        "opened",
+        "schema",
+        "sound",
+        "typed",
+    )
 
     def __init__(self, machine: Machine, body: Expression, close: str) -> None:
         self.machine = machine
@@ -246,6 +270,8 @@ class Arguments:
         """Closing bracket of the arguments."""
         self.opened = False
         """Whether the object's opening brace has been emitted."""
+        self.keyed = False
+        """Whether an argument had a key, so that the further ones have keys too."""
         self.sound = True
         """False once an argument whose values belong together was repeated, so that one of them would be lost."""
         candidate = machine.candidate
@@ -254,6 +280,7 @@ class Arguments:
         """Parameters that positional arguments can fill."""
         state = candidate.arguments.json
         state.dialect = self.dialect = dialect_of(body)
+        state.may_follow_string = self.may_follow_string if close == ")" else None
         if self.dialect.sets:
             self.typed: json_typed.Typed | None = json_typed.Typed(schema.arguments_node(self.schema), sets=True)
         else:
@@ -335,6 +362,54 @@ class Arguments:
             return True
         return False
 
+    def may_follow_string(self, offset: int) -> Generator[None, None, bool]:
+        """Return whether the text `offset` characters from here may follow a string: another item, or brackets that close
+        what is open and then text that may follow the call.
+        """
+        reader = self.machine.reader
+        stack = self.machine.candidate.arguments.json.stack[int(self.opened) :]
+        while True:
+            offset = yield from reader.whitespace_end(offset)
+            char = reader.text[reader.at + offset : reader.at + offset + 1] if offset >= 0 else ""
+            if not char:
+                return True
+            if not stack:
+                return (yield from self.may_follow_value(offset, char))
+            if char == ",":
+                return (yield from self.matches(item_follows, offset + 1))
+            if char == ":":
+                return stack[-1] == "}"
+            if char != stack.pop():
+                return (yield from ends_call(self.machine, offset, own=True))
+            offset += 1
+
+    def may_follow_value(self, offset: int, char: str) -> Generator[None, None, bool]:
+        """Return whether the text `offset` characters from here, which begins with `char`, may follow the value of an
+        argument.
+        """
+        if char == ",":
+            return (yield from self.matches(key_follows if self.keyed else argument_follows, offset + 1))
+        if char == self.close:
+            pattern = list_follows if self.body.array else call_follows
+            if (yield from self.matches(pattern, offset + 1)):
+                return True
+            offset += 1
+            end = yield from self.machine.reader.whitespace_end(offset)
+            if self.body.array and end >= 0 and self.machine.reader.text.startswith("]", self.machine.reader.at + end):
+                offset = end + 1
+        elif char == "]" and self.body.array:
+            offset += 1
+        return (yield from ends_call(self.machine, offset, own=True))
+
+    def matches(self, pattern: Callable[[str, int], re.Match[str] | None], offset: int) -> Generator[None, None, bool]:
+        """Return whether the pattern matches at an offset, completely or up to the end of the reply."""
+        reader = self.machine.reader
+        while (found := pattern(reader.text, reader.at + offset)) is not None and not found.lastindex:
+            if reader.ended:
+                return True
+            yield
+        return found is not None
+
     def end(self) -> None:
         """Consume the closing bracket, if present."""
         machine = self.machine
@@ -378,6 +453,7 @@ class Arguments:
         state = arguments.json
         flagged = bool(self.body.flag) and reader.text[reader.at] == self.body.flag[0]
         key = yield from self.flag() if flagged else self.marked_key() if self.close == "}" else self.key()
+        self.keyed = self.keyed or key is not None
         if key is None:
             key = self.positional_parameter()
         elif self.typed is not None and (near := self.typed.root.near(key, arguments.parameters)) is not None:

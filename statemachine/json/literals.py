@@ -7,9 +7,9 @@ read one at a time.
 
 Anything that is legal in the language is not a repair. Tolerated deviations are recorded by name: `bare_word` (a word
 that is not a literal, where a string is allowed), `unquoted_key`, `control_character` (a line break in a single-line
-string), `plain_quotes` (quotes where the language uses markers: `bare.py`), `inner_quote` (a quote inside a string,
-before a word), `trailing_comma`, `python_literal` (`NaN` and similar words, which become null). `(…)` is always an
-array, even around a single value.
+string), `plain_quotes` (quotes where the language uses markers: `bare.py`), `inner_quote` (a quote inside a string),
+`trailing_comma`, `python_literal` (`NaN` and similar words, which become null). `(…)` is always an array, even around a
+single value.
 """
 
 import re
@@ -54,6 +54,8 @@ begun = re.compile(
 ).match
 inner = re.compile(r"(\w)|[ \t]{0,16}+(?:\Z|(\w))").match
 """Matches the text after a quote if a word follows, either immediately (group 1) or after blanks (group 2)."""
+QUOTATION_STARTS = tuple("-/\\$~@!?{")
+"""Characters that may begin quoted text, and that cannot follow a string in an expression."""
 prefix = re.compile(r"[rRbBuUfF]{0,2}+").match
 bare_word = re.compile(r"[A-Za-z_][\w.-]*+").match
 python_key = re.compile(r"[A-Za-z_$][\w$-]*+|[0-9-][0-9.]*+").match
@@ -246,7 +248,7 @@ def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
         if reader.at >= len(reader.text):
             yield from reader.more()
         elif reader.text.startswith(found.closer, reader.at):
-            if len(found.closer) > 1 or found.raw or not (yield from quote_is_text(reader, again=again)):
+            if len(found.closer) > 1 or found.raw or not (yield from quote_is_text(reader, state, again=again)):
                 break
             state.add_repair("inner_quote")
             again = True
@@ -264,16 +266,21 @@ def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
     reader.emit_arguments('"')
 
 
-def quote_is_text(reader: Reader, *, again: bool) -> Generator[None, None, bool]:
-    """Return whether a quote that could close its string is inside a word (`it's`).
+def quote_is_text(reader: Reader, state: JsonState, *, again: bool) -> Generator[None, None, bool]:
+    """Return whether a quote that could close its string is part of its text, such as one inside a word (`it's`) or one
+    that begins a quotation (`print("hi")`).
 
-    `again` means that the string already contains such a quote, so that a quote followed by blanks and a word is part
-    of the text too.
+    `again` means that the string already contains such a quote. The next one then ends the string only if the text
+    after it may follow a string there, or, where this is not known, if no word follows it.
     """
+    if again and state.may_follow_string is not None:
+        return not (yield from state.may_follow_string(1))
     while not reader.ended and (rest := inner(reader.text, reader.at + 1)) and not rest.lastindex:
         yield from reader.more()
     found = inner(reader.text, reader.at + 1)
-    return found is not None and (found.lastindex == 1 or (again and found.lastindex == 2))
+    if found is not None and found.lastindex:
+        return found.lastindex == 1 or again
+    return state.may_follow_string is not None and reader.text[reader.at + 1 : reader.at + 2] in QUOTATION_STARTS
 
 
 def escape(reader: Reader) -> Grammar:

@@ -1,7 +1,7 @@
 """State of one JSON text while it is being read: its depth, its repairs, and the closers that are still missing."""
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
 from attrs import define, field
@@ -131,6 +131,8 @@ class JsonState:
     """Schema of the values, or None if they have no schema."""
     around: Around | None = None
     """Text around this JSON text. If it is None, the first quote ends a string."""
+    may_follow_string: Callable[[int], Generator[None, None, bool]] | None = None
+    """In an expression: whether the text at an offset may follow a string at the current position."""
     leave_open: int = 0
     """Number of containers, counted from the outermost one, whose closers are withheld because further members or items
     may follow: 1 for the object of the arguments, 2 for a list in it, 0 for none.
