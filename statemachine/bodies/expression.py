@@ -363,7 +363,7 @@ class Arguments:
         return False
 
     def may_follow_string(self, offset: int) -> Generator[None, None, bool]:
-        """Return whether the text `offset` characters from here may follow a string: another item, or brackets that close
+        """Return whether the text `offset` characters from here may follow a string: an item, or brackets that close
         what is open and then text that may follow the call.
         """
         reader = self.machine.reader

@@ -22,6 +22,7 @@ class FormatTables:
     """Tables for one set of formats, and for the tools whose names are openers."""
 
     __slots__ = (
+        "bare",
         "closers",
         "continued",
         "fences",
@@ -70,6 +71,10 @@ class FormatTables:
         if formats:
             lines += [("```", TextFinding.FENCE), ("~~~", TextFinding.FENCE)]
         self.line: Markers[Marked] = Markers(lines, any_case=True)
+        self.bare: Markers[Opener] = Markers(
+            (f"{{_}}{text}", opener) for text, opener in openers.items() if opener.lead
+        )
+        """Openers that are part of a name, with blanks before them; recognized directly after a call too."""
         everywhere: list[tuple[str, Marked]] = [
             (text, opener) for text, opener in openers.items() if not (opener.line or opener.reply)
         ]

@@ -299,8 +299,9 @@ class Format:
     lines: bool = True
     """Whether each part of a call is written on a separate line."""
     bare_openers: tuple[str, ...] = ()
-    """Beginnings of names that open a call at the start of a line if its opener is missing. They are part of the name,
-    and the call is recognized only once the marker after the name has been read.
+    """Beginnings of names that open a call at the start of a line, in a wrapper, or directly after another call if its
+    opener is missing. They are part of the name, and the call is recognized only once the marker after the name has
+    been read.
     """
     alias_of: str = ""
     """Format with the same openers that takes precedence if both are enabled."""

@@ -264,9 +264,11 @@ def tree_of(formats: Iterable[Format], tools: Sequence[str]) -> dict[str, Opener
                     opener.line = form.anchor is Anchor.LINE
                     opener.add(form, variant)
             for literal in form.bare_openers:
-                opener = roots.setdefault(literal, Opener(literal))
-                opener.line, opener.lead = True, literal.removesuffix("{a}")
-                opener.add(form, variant)
+                first = roots.setdefault(literal, Opener(literal))
+                first.line = True
+                for opener in (first, *(roots[text].child(literal) for text, _ in form.wrappers)):
+                    opener.lead = literal.removesuffix("{a}")
+                    opener.add(form, variant)
     for opener in roots.values():
         opener.finish(around)
         opener.inherit(roots)
