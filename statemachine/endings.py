@@ -119,6 +119,22 @@ def follower_end(machine: Machine, offset: int, *, own: bool = False) -> Generat
         yield
 
 
+def stop_follows(machine: Machine, offset: int = 0) -> Generator[None, None, bool]:
+    """Return whether a token that ends a turn is `offset` characters from here, after optional whitespace."""
+    reader, stops = machine.reader, machine.tables.closers.stops
+    while True:
+        blank = match_whitespace(reader.text, reader.at + offset)
+        at = blank.end() if blank else reader.at + offset
+        found = stops.match(reader.text, at) if at < len(reader.text) else None
+        if found is None and at < len(reader.text):
+            return False
+        if found is not None and found.lastindex:
+            return True
+        if reader.ended:
+            return found is not None
+        yield
+
+
 class CallSurroundings:
     """Text around the arguments of the call that is being read; see `json.state.Around`."""
 

@@ -20,8 +20,8 @@ from functools import lru_cache
 
 from statemachine import schema
 from statemachine.bodies.words import word
-from statemachine.endings import ends_call, ends_line
-from statemachine.formats.format import Expression, Format
+from statemachine.endings import ends_call, ends_line, stop_follows
+from statemachine.formats.format import Anchor, Expression, Format
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
 from statemachine.json.bare import dialect_of
@@ -44,6 +44,8 @@ arguments_begin = re.compile(
     r"[ \t\r\n]{0,64}+(?:\Z|(\))|[\"'{\[0-9+-]()|[A-Za-z_]\w{0,127}+[ \t]{0,16}+(?:\Z|=(?:\Z|(?!=)())))"
 ).match
 """Matches the beginning of arguments without a marker: a closing bracket (group 1), a literal or a keyword."""
+semicolon_ends = re.compile(r"[ \t]{0,64}+;[ \t]{0,64}+(?:\Z|(?=\r?\n)()|\r\Z)").match
+"""Matches a semicolon at the end of a line (with a group) or of the text."""
 flag_text = re.compile(r"[\w.-]{1,255}+").match
 # Text that may follow a string, with a group where it is complete.
 SPACE = r"[ \t\r\n]{0,64}+"
@@ -52,6 +54,17 @@ KEY = rf"{WORD}{SPACE}(?:\Z|[=:](?:\Z|(?!=)()))"
 ITEM = r"[\"'{\[(\])}0-9+.#-]()|(?:True|False|None|true|false|null)(?=\W)()|[A-Za-z]{1,5}+\Z"
 CALL = r"[A-Za-z_][\w.-]{0,255}+(?:\Z|\(())"
 END = r"[\r\n]()|[ \t]{1,64}+(?:\Z|[\w\r\n]())"
+ONE_LINE_STRING = r"'(?:[^'\\\r\n]|\\.)*+'|\"(?:[^\"\\\r\n]|\\.)*+\""
+SIMPLE = rf"[^()\"'\r\n]|{ONE_LINE_STRING}"
+short_call = re.compile(
+    rf"\({SPACE}(?:\Z|{WORD}{SPACE}(?:\Z|=(?:\Z|(?!=)())))"
+    rf"|\((?:{SIMPLE}|\((?:{SIMPLE})*+\)){{0,256}}+(?:\)()|\Z|\([^\r\n]{{0,256}}+\Z|[\"'][^\r\n]{{0,256}}+\Z)"
+).match
+"""Matches brackets up to the first keyword (group 1) or, without one, up to the closing bracket (group 2) in the same
+line; without a group, a beginning of these.
+"""
+link_follows = re.compile(r"[ \t\r\n]{0,64}+(?:\Z|\](?:\Z|[(\[:\w]()))").match
+another_call = re.compile(rf"[ \t;,]{{0,64}}+(?:\Z|{CALL})").match
 key_follows = re.compile(rf"{SPACE}(?:\Z|[)#]()|{KEY})").match
 argument_follows = re.compile(rf"{SPACE}(?:\Z|{KEY}|{ITEM})").match
 item_follows = re.compile(rf"{SPACE}(?:\Z|{ITEM}|{WORD}{SPACE}(?:\Z|:()))").match
@@ -70,7 +83,7 @@ def next_call(opener: str, brackets: str) -> Callable[[str, int], re.Match[str] 
     begun = r"(?:[A-Za-z_][\w.-]{0,255}+)?+\Z"
     for char in reversed(word):
         begun = f"(?:{re.escape(char)}{begun}|\\Z)"
-    separator = r"[ \t\r\n;,]{0,256}+" if word else r"[ \t\r\n;]{0,256}+"
+    separator = r"[ \t\r\n;,]{0,256}+"
     name = rf"[A-Za-z_][\w.-]{{0,255}}+(?=[{re.escape(brackets)}])"
     return re.compile(f"({separator}{re.escape(word)}){name}|{separator}{begun}").match
 
@@ -127,6 +140,11 @@ def further_calls(machine: Machine, form: Format, body: Expression) -> Grammar:
         yield from call(machine, body)
         known = known or machine.candidate.committed
         machine.end_body(alone=known)
+    while known and (over := semicolon_ends(reader.text, reader.at)) is not None:
+        if over.lastindex or reader.ended:
+            reader.take(over.end() - reader.at)
+            break
+        yield
 
 
 def call_list(machine: Machine, body: Expression) -> Grammar:
@@ -195,11 +213,49 @@ def call(machine: Machine, body: Expression) -> Grammar:
         machine.disown()
         yield from skip_arguments(machine, body)
         return
+    form = candidate.format
+    in_line = form is not None and form.anchor is Anchor.LINE and not candidate.bare
+    if (
+        brackets == "()"
+        and (in_line or not candidate.marked)
+        and not (yield from may_be_call(machine, in_line=in_line))
+    ):
+        raise Mismatch
     machine.begin_arguments()
     reader.take(1)
     arguments = Arguments(machine, body, brackets[1])
     yield from arguments.read()
     candidate.arguments.complete = arguments.sound
+
+
+def may_be_call(machine: Machine, *, in_line: bool) -> Generator[None, None, bool]:
+    """Return whether the brackets here may be those of a call that no marker other than a label announces.
+
+    Prose contains such expressions too, mostly without keywords: `Action: save() returns nothing`. So with `in_line`,
+    brackets without a keyword must end their line, or another call must follow. In a list, which then is a link
+    (`[save()](…)`), text must not directly follow the list.
+    """
+    reader = machine.reader
+    while (found := short_call(reader.text, reader.at)) is not None and not found.lastindex:
+        if reader.ended:
+            return True
+        yield
+    if found is None or found.lastindex == 1:
+        return True
+    length = found.end() - reader.at
+    if not in_line:
+        while (link := link_follows(reader.text, reader.at + length)) is not None and not link.lastindex:
+            if reader.ended:
+                return True
+            yield
+        return link is None
+    while (following := another_call(reader.text, reader.at + length)) is not None and not following.lastindex:
+        if reader.ended:
+            break
+        yield
+    if following is not None or (yield from ends_statement(machine, length)):
+        return True
+    return (yield from stop_follows(machine, length))
 
 
 def is_same(name: str, machine: Machine) -> bool:
@@ -219,6 +275,25 @@ def bracketed_arguments(machine: Machine, body: Expression) -> Grammar:
     machine.begin_arguments()
     reader.take(1)
     arguments = Arguments(machine, body, body.brackets[1])
+    yield from arguments.read()
+    machine.candidate.arguments.complete = arguments.sound
+
+
+def keyword_follows(machine: Machine) -> Generator[None, None, bool]:
+    """Return whether an argument with a keyword follows."""
+    reader = machine.reader
+    yield from machine.skip_whitespace()
+    while (found := keyword(reader.text, reader.at)) is None or found.end() >= len(reader.text):
+        if found is None and not keyword_begun(reader.text, reader.at):
+            return False
+        yield from reader.more()
+    return True
+
+
+def arguments_in_brackets(machine: Machine) -> Grammar:
+    """Read arguments up to their closing bracket, which belongs to the call's closer."""
+    machine.begin_arguments()
+    arguments = Arguments(machine, Expression(), ")", takes_close=False)
     yield from arguments.read()
     machine.candidate.arguments.complete = arguments.sound
 
@@ -260,14 +335,17 @@ class Arguments:
         "opened",
         "schema",
         "sound",
+        "takes_close",
         "typed",
     )
 
-    def __init__(self, machine: Machine, body: Expression, close: str) -> None:
+    def __init__(self, machine: Machine, body: Expression, close: str, *, takes_close: bool = True) -> None:
         self.machine = machine
         self.body = body
         self.close = close
         """Closing bracket of the arguments."""
+        self.takes_close = takes_close
+        """Whether that bracket is consumed."""
         self.opened = False
         """Whether the object's opening brace has been emitted."""
         self.keyed = False
@@ -414,7 +492,7 @@ class Arguments:
         """Consume the closing bracket, if present."""
         machine = self.machine
         reader = machine.reader
-        if reader.text[reader.at] == self.close:
+        if self.takes_close and reader.text[reader.at] == self.close:
             reader.take(1)
 
     def open_object(self) -> bool:

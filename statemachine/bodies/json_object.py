@@ -5,7 +5,7 @@ from collections.abc import Generator
 from functools import lru_cache
 from json.encoder import encode_basestring
 
-from statemachine.endings import CallSurroundings, ends_call, ends_line, has_closer
+from statemachine.endings import CallSurroundings, ends_call, ends_line, has_closer, stop_follows
 from statemachine.formats.markers import Markers, text_run
 from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
@@ -37,13 +37,19 @@ def read(machine: Machine, default: str = "") -> Grammar:
         if not machine.stopped or has_closer(machine.candidate):
             raise
     if reader.at >= len(reader.text) or (
-        reader.text[reader.at] not in "{\"'" and (yield from ends_call(machine, 0, own=True))
+        reader.text[reader.at] not in "{\"'"
+        and (
+            (yield from ends_call(machine, 0, own=True))
+            or (not has_closer(machine.candidate) and (yield from stop_follows(machine)))
+        )
     ):
         machine.begin_arguments()
         reader.emit_arguments("{}")
         machine.candidate.arguments.complete = True
         return
-    name = only_parameter(machine, default) if default and reader.text[reader.at] != "{" else ""
+    name = only_parameter(machine, default) if default else ""
+    if name and reader.text[reader.at] == "{" and (yield from is_object(machine)):
+        name = ""
     if name:
         yield from text_argument(machine, name)
     else:
@@ -54,6 +60,19 @@ def only_parameter(machine: Machine, default: str) -> str:
     """Return the name of the tool's only parameter, if it can be a string; `default` if the parameters are unknown."""
     schema = machine.tools.schema(machine.candidate.name)
     return (only_string_parameter(schema) or "") if properties(schema) else default
+
+
+def is_object(machine: Machine) -> Generator[None, None, bool]:
+    """Return whether the brace here opens an object of arguments, not a group of commands: nothing or a quoted key
+    follows, or a bare key and its colon. If the tool has parameters, a bare key is that of one of them.
+    """
+    reader = machine.reader
+    key = yield from first_key_at(machine, 0)
+    end = yield from reader.whitespace_end(1)
+    if end < 0 or not key or reader.text[reader.at + end] in "\"'":
+        return key is not None or (end >= 0 and reader.text[reader.at + end] in "\"'")
+    known = properties(machine.tools.schema(machine.candidate.name))
+    return not known or key in known
 
 
 @lru_cache(maxsize=32)

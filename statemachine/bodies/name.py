@@ -11,7 +11,7 @@ from statemachine.bodies.parameter_markers import Marker, key_at, marker_at
 from statemachine.bodies.parameters import ParameterReader, tables
 from statemachine.bodies.scalars import raw_value_json, unescape_entities
 from statemachine.bodies.words import Pattern, word
-from statemachine.endings import ends_call
+from statemachine.endings import ends_call, stop_follows
 from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
 from statemachine.formats.markers import Markers, closers_of
 from statemachine.formats.openers import Opener, closers_of_parameters, openers_in_values
@@ -70,6 +70,10 @@ def read(machine: Machine, opener: Opener, start: int) -> Grammar:
         if not isinstance(variant.body, Expression):
             yield from skip_repeated_header(machine, start)
     match variant.body:
+        case JsonBody() if (
+            variant.name_rule and "(" in variant.name_rule.ends and (yield from expression.keyword_follows(machine))
+        ):
+            yield from expression.arguments_in_brackets(machine)
         case JsonBody(text=default):
             yield from json_object.read(machine, default)
         case Parameters():
@@ -140,7 +144,7 @@ def plain_name(
     yield from skip_repeated_header(machine, start)
     mark = len(reader.buffered.pieces)
     try:
-        form, variant, end, length = yield from name_end(machine, ends)
+        form, variant, end, length = yield from name_end(machine, ends, name)
     except EndOfText:
         if not reader.text[reader.at :].strip() and is_whole_call(machine, opener, name):
             set_name(machine, name)
@@ -232,7 +236,7 @@ def first_id(machine: Machine, rule: NameRule | None) -> Grammar:
 
 
 def name_end(
-    machine: Machine, ends: Markers[tuple[Format, Variant, str]]
+    machine: Machine, ends: Markers[tuple[Format, Variant, str]], name: str
 ) -> Generator[None, None, tuple[Format, Variant, str, int]]:
     """Return the marker that ends the name, and its length, without consuming it; if an id precedes the marker, read
     the id. If the call ends with its name, the marker is "".
@@ -243,7 +247,10 @@ def name_end(
         found = ends.match(reader.text, reader.at)
         if found is None:
             form, variant, _ = ends.values[0]
-            if ends_without_closer(form) and (yield from ends_call(machine, 0, own=True)):
+            if ends_without_closer(form) and (
+                (yield from ends_call(machine, 0, own=True))
+                or (machine.tools.resolve(name) is not None and (yield from stop_follows(machine)))
+            ):
                 return form, variant, "", 0
             raise Mismatch
         if found.lastindex:

@@ -22,7 +22,7 @@ class FormatTables:
     """Tables for one set of formats, and for the tools whose names are openers."""
 
     __slots__ = (
-        "bare",
+        "after_call",
         "closers",
         "continued",
         "fences",
@@ -71,10 +71,15 @@ class FormatTables:
         if formats:
             lines += [("```", TextFinding.FENCE), ("~~~", TextFinding.FENCE)]
         self.line: Markers[Marked] = Markers(lines, any_case=True)
-        self.bare: Markers[Opener] = Markers(
-            (f"{{_}}{text}", opener) for text, opener in openers.items() if opener.lead
+        self.after_call: Markers[Opener] = Markers(
+            [
+                (f"{{_}}{text.removesuffix('{_}')}", opener)
+                for text, opener in openers.items()
+                if opener.line and (opener.lead or not text[0].isalpha())
+            ],
+            any_case=True,
         )
-        """Openers that are part of a name, with blanks before them; recognized directly after a call too."""
+        """Openers of the start of a line that are recognized directly after a call too, with blanks before them."""
         everywhere: list[tuple[str, Marked]] = [
             (text, opener) for text, opener in openers.items() if not (opener.line or opener.reply)
         ]

@@ -943,8 +943,9 @@ TABLE = (
         openers=("{tool}(",),
         variants=(Variant(Expression()),),
         anchor=Anchor.REPLY,
-        about="Calls that begin a reply, separated by newlines or semicolons, with keyword arguments, literals or "
-        "nothing in their brackets. A call without arguments must end its line.",
+        about="Calls that begin a reply, separated by newlines, semicolons or commas, with keyword arguments, literals "
+        "or nothing in their brackets. A call without arguments must end its line; text may follow the others, whose "
+        "arguments have been sent by then.",
     ),
     Format(
         "olmo3",

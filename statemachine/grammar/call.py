@@ -35,6 +35,12 @@ it at the end of the text, in which case no group matches.
 """
 
 
+call_in_brackets = re.compile(
+    r"(?:\Z|\)[ \t\r\n]{0,64}+(?:\Z|,[ \t\r\n]{0,64}+(?:\Z|(?=[A-Za-z_][\w.-]{0,255}+(?:\(()|\Z)))))"
+).match
+"""Matches the bracket after the arguments of a call, and a comma before another call, which has a group."""
+
+
 def read(machine: Machine, value: Marked, length: int) -> Grammar:
     """Read a call whose opener begins here and has this length."""
     reader, candidate = machine.reader, machine.candidate
@@ -170,6 +176,23 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
     else:
         yield from name_body.read(machine, opener, start - 1)
         machine.end_body()
+        while length := (yield from next_in_brackets(machine, opener)):
+            reader.take(length)
+            machine.open_next_element(marked=True)
+            yield from name_body.read(machine, opener)
+            machine.end_body()
+
+
+def next_in_brackets(machine: Machine, opener: Opener) -> Generator[None, None, int]:
+    """Return the length of the bracket and the comma before another call in the same markers, or 0 if none follows."""
+    reader = machine.reader
+    if opener.ends is None or "(" not in (end for _, _, end in opener.ends.values):
+        return 0
+    while (found := call_in_brackets(reader.text, reader.at)) is not None and not found.lastindex:
+        if reader.ended:
+            return 0
+        yield
+    return found.end() - reader.at if found else 0
 
 
 def directly_follows(opener: Opener, space_between: str) -> bool:

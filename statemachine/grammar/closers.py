@@ -181,7 +181,7 @@ def read_after(machine: Machine) -> Grammar:
     shown = call is not None and not (yield from read_closers(machine, call))
     if call is not None and not shown and call.format is not None and (yield from begin_result(machine, call.format)):
         return
-    if not shown and machine.tables.bare.values and (yield from bare_call_follows(machine)):
+    if not shown and machine.tables.after_call.values and (yield from call_follows(machine)):
         machine.text_state.place = START
     elif not shown and not (yield from skip_noise(machine)):
         yield from read_newlines_after(machine)
@@ -224,9 +224,9 @@ def read_repeated(machine: Machine, closers: tuple[str, ...]) -> Grammar:
         reader.take(length)
 
 
-def bare_call_follows(machine: Machine) -> Generator[None, None, bool]:
-    """Return whether the beginning of a name that may open a call without an opener follows in the same line."""
-    reader, markers = machine.reader, machine.tables.bare
+def call_follows(machine: Machine) -> Generator[None, None, bool]:
+    """Return whether an opener follows in the same line that is otherwise recognized only at the start of a line."""
+    reader, markers = machine.reader, machine.tables.after_call
     while (found := markers.match(reader.text, reader.at)) and not found.lastindex and not reader.ended:
         yield from reader.more()
     return found is not None and found.lastindex is not None
