@@ -154,6 +154,10 @@ class Toolset:
     def __contains__(self, name: str) -> bool:
         return self._schemas is not None and name in self._schemas
 
+    def begins_name(self, text: str) -> bool:
+        """Return whether the name of an offered tool begins with this text."""
+        return self._schemas is not None and any(name.startswith(text) for name in self._schemas)
+
     def schema(self, name: str | None) -> object:
         """Return the JSON Schema of a tool's parameters, or None if the tool has none."""
         return None if self._schemas is None or name is None else self._schemas.get(name)

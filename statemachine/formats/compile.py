@@ -36,6 +36,7 @@ class FormatTables:
         "siblings",
         "special",
         "unmarked",
+        "unprefixed",
         "wrappers",
     )
 
@@ -48,6 +49,8 @@ class FormatTables:
         openers = tree_of(formats or messages_of(native), tools)
         self.continued: Markers[Opener] = Markers(continued_messages(native).items())
         """Beginnings of headers whose opener is in the prompt."""
+        self.unprefixed = unprefixed_messages(native if formats else ())
+        """Openers of headers that consist of the recipient alone, each with what follows it."""
         self.wrappers = {opener.close: opener for opener in openers.values() if opener.close}
         """Closer of a wrapper → its opener."""
         self.only_calls = frozenset(opener.close for opener in openers.values() if opener.only_calls)
@@ -145,6 +148,24 @@ def continued_messages(formats: Iterable[Format]) -> dict[str, Opener]:
             if isinstance(variant.body, MessageBody) and variant.body.recipient:
                 found.setdefault(variant.body.recipient, Opener(variant.body.recipient)).add(form, variant)
     return found
+
+
+def unprefixed_messages(formats: Iterable[Format]) -> tuple[tuple[Opener, Markers[bool], Markers[bool]], ...]:
+    """Return the openers for headers that consist of the recipient, because the prompt contains the actual opener;
+    each with the text after the recipient if that is a tool, and if it is not.
+    """
+    found = []
+    for form in messages_of(formats):
+        for variant in form.variants:
+            body = variant.body
+            if isinstance(body, MessageBody) and not body.recipient and not body.channel:
+                opener = Opener("")
+                opener.add(form, variant)
+                line = body.begin == "\n"
+                begins = ("{_}\n", "{_}\r\n") if line else ("{*}" + body.begin,)
+                calls = [f"{begin}{{*}}{{" if line else begin for begin in begins]
+                found.append((opener, Markers((one, True) for one in calls), Markers((one, True) for one in begins)))
+    return tuple(found)
 
 
 @lru_cache(maxsize=64)

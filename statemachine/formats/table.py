@@ -177,7 +177,7 @@ TABLE = (
     # ---- JSON arguments, native to models
     Format(
         "rwkv",
-        openers=("**Tool Call:**", "**Tool Call**:"),
+        openers=("**Tool Call:**", "**Tool Call**:", "**Tool Calls:**", "**Tool Calls**:"),
         variants=(Variant(Envelope()),),
         anchor=Anchor.LINE,
         body_fence="json",
@@ -489,7 +489,11 @@ TABLE = (
         variants=(
             Variant(
                 MessageBody(
-                    openers=("<|from|>assistant\n<|recipient|>", "<|recipient|>"),
+                    openers=(
+                        "<|from|>assistant\n<|recipient|>",
+                        "<|from|> assistant\n<|recipient|>",
+                        "<|recipient|>",
+                    ),
                     begin="<|content|>",
                     text=("all",),
                     written="<|from|>assistant\n<|recipient|>{name}\n",

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from re import Match
 
+from statemachine.formats.format import MessageBody
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Opener
 from statemachine.formats.scanner import FENCE_IN_LINE, ITEM, ITEM_BEGUN, TICK, LinePlace, Marked
@@ -22,6 +23,7 @@ item_begins = re.compile(ITEM_BEGUN).match
 indentation_begun = re.compile(r"\n([ \t]++)\Z").match
 quote_in_item = re.compile(rf"(?:{ITEM})++>").match
 fence_in_item = re.compile(rf"(?:{ITEM})++(?=~|{FENCE_IN_LINE})").match
+recipient_text = re.compile(r"[\w.:/-]{0,128}+").match
 recipient_follows = re.compile(
     r"[\w.:/-]{1,128}+(?:<?\Z|( ?<\|)| (?:<?\Z|[a-z]{1,16}+(?:<?\Z|( ?<\|)| <?\Z)))|\Z"
 ).match
@@ -61,6 +63,8 @@ def read(machine: Machine) -> Generator[None, None, bool]:
         char = text[begin : begin + 1]
         if char and not newlines and not past.text_seen and past.at_message_start and not machine.frames.reasoning:
             opener, blank = yield from continued_header(machine)
+            if opener is None and reader.text is text and machine.tables.unprefixed:
+                opener, blank = yield from unprefixed_header(machine)
             if opener is not None:
                 machine.open_candidate()
                 reader.take(blank)
@@ -109,6 +113,32 @@ def read(machine: Machine) -> Generator[None, None, bool]:
                     reader.take(newlines)
                 yield from call.read(machine, value, length - newlines)
                 return True
+
+
+def unprefixed_header(machine: Machine) -> Generator[None, None, tuple[Opener | None, int]]:
+    """Return the opener of a header that consists of an offered tool, or a recipient of text, and the length of the
+    blanks before it; see `continued_header`.
+    """
+    reader, tables = machine.reader, machine.tables
+    while True:
+        begin = blanks(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
+        end = recipient_text(reader.text, begin).end()  # type: ignore[union-attr]  # * always matches
+        name = reader.text[begin:end]
+        waits = end == len(reader.text) and machine.tools.begins_name(name)
+        for opener, calls, spoken in tables.unprefixed:
+            body = opener.continuation[1].body if opener.continuation else None
+            texts = body.text if isinstance(body, MessageBody) else ()
+            if end == len(reader.text):
+                waits = waits or any(text.startswith(name) for text in texts)
+                continue
+            known = spoken if name in texts else calls if name in machine.tools else None
+            found = known.match(reader.text, end) if known else None
+            if found is not None and found.lastindex is not None:
+                return opener, begin - reader.at
+            waits = waits or found is not None
+        if not waits or reader.ended:
+            return None, 0
+        yield
 
 
 def continued_header(machine: Machine) -> Generator[None, None, tuple[Opener | None, int]]:

@@ -143,6 +143,7 @@ class Machine:
         """Open a candidate for the next element of an array, in the same format as the previous one."""
         before = self.candidate
         self.candidate = Candidate(before.format, marked=marked, bare=before.bare, wrappers=before.wrappers)
+        self.candidate.fenced_body = before.fenced_body
         self.frames.apply(Input.OPEN, candidate=self.candidate)
         self.start_buffering()
 
