@@ -21,6 +21,7 @@ MAX_BLANKS = 4 * MAX_NEWLINES
 match_line_end = re.compile(r"[ \t]{0,16}+(?:\r?\n()|\r?\Z)").match
 
 
+match_empty_list = re.compile(r"\[[ \t\r\n]{0,64}+(?:\Z|\]())").match
 BROKEN_LINE = Run(r"[^\r\n]*+")
 
 
@@ -177,11 +178,26 @@ def read_empty_block(machine: Machine, closes: tuple[str, ...], *, in_line: bool
     if not closes or not (in_line or machine.text_state.opens_line) or candidate.in_fence:
         return False
     markers = closers_of(closes)
-    while reader.at >= len(reader.text) or ((found := markers.match(reader.text, reader.at)) and not found.lastindex):
+    listed = yield from empty_list(machine)
+    while True:
+        blank = match_whitespace(reader.text, reader.at + listed) if listed else None
+        at = blank.end() if blank else reader.at + listed
+        found = markers.match(reader.text, at) if at < len(reader.text) else None
+        if (found is None and at < len(reader.text)) or (found is not None and found.lastindex):
+            break
+        if listed and reader.ended:
+            break
         yield from reader.more()
     if found is None or not found.lastindex:
-        return False
+        over = reader.ended and at >= len(reader.text) and machine.stopped
+        if not listed or not (over or (yield from stop_follows(machine, listed))):
+            return False
+        reader.take(listed)
+        reader.release(Sink.SYNTAX)
+        machine.end_body(alone=True)
+        return True
     close, length = markers.values[found.lastindex - 1], found.end() - reader.at
+    listed = at - reader.at
     while not (over := match_line_end(reader.text, reader.at + length)) or not over.lastindex:
         follows = in_line and reader.text[reader.at + length : reader.at + length + 1].isalnum()
         if over is None and not follows and not (yield from ends_call(machine, length)):
@@ -190,9 +206,22 @@ def read_empty_block(machine: Machine, closes: tuple[str, ...], *, in_line: bool
             break
         yield
     candidate.wrappers.append(close)
+    reader.take(listed)
     reader.release(Sink.SYNTAX)
     machine.end_body(alone=True)
     return True
+
+
+def empty_list(machine: Machine) -> Generator[None, None, int]:
+    """Return the length of an empty list, or 0 if none begins here."""
+    reader = machine.reader
+    while (found := match_empty_list(reader.text, reader.at)) is not None and not found.lastindex:
+        if reader.ended:
+            break
+        yield
+    if found is None or not found.lastindex:
+        return 0
+    return found.end() - reader.at
 
 
 def ends_line(machine: Machine, offset: int) -> Generator[None, None, bool]:

@@ -85,7 +85,7 @@ TABLE = (
         wrappers=(("<{ns}function_calls>", "</{ns}function_calls>"),),
         openers=("<xai:function_call{ }",),
         variants=(Variant(INVOKE, INVOKE_NAME),),
-        close="</xai:function_call{'}>",
+        close="</xai:function_call{'}{_}>",
         models="Grok",
         about="Like `invoke`, in a different tag, whose closer may contain a stray quote.",
     ),
@@ -669,7 +669,10 @@ TABLE = (
     Format(
         "iquest",
         openers=("<iquest_tool_call>",),
-        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</iquest_tool_call>", "{"))),),
+        variants=(
+            Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</iquest_tool_call>", "{"))),
+            Variant(Envelope()),
+        ),
         close="</iquest_tool_call>",
         models="IQuest Q1",
         about="The same body as in `glm45`, in different tags.",
@@ -677,7 +680,10 @@ TABLE = (
     Format(
         "iquest_coder",
         openers=("<iquestcoder_tool_call>",),
-        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</iquestcoder_tool_call>", "{"))),),
+        variants=(
+            Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</iquestcoder_tool_call>", "{"))),
+            Variant(Envelope()),
+        ),
         close="</iquestcoder_tool_call>",
         models="IQuest-Coder 2",
         about="The same body as in `glm45`, in different tags.",
