@@ -215,11 +215,8 @@ def call(machine: Machine, body: Expression) -> Grammar:
         return
     form = candidate.format
     in_line = form is not None and form.anchor is Anchor.LINE and not candidate.bare
-    if (
-        brackets == "()"
-        and (in_line or not candidate.marked)
-        and not (yield from may_be_call(machine, in_line=in_line))
-    ):
+    in_list = body.array and not candidate.marked
+    if brackets == "()" and (in_line or in_list) and not (yield from may_be_call(machine, in_line=in_line)):
         raise Mismatch
     machine.begin_arguments()
     reader.take(1)

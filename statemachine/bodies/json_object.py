@@ -67,10 +67,12 @@ def is_object(machine: Machine) -> Generator[None, None, bool]:
     follows, or a bare key and its colon. If the tool has parameters, a bare key is that of one of them.
     """
     reader = machine.reader
-    key = yield from first_key_at(machine, 0)
     end = yield from reader.whitespace_end(1)
-    if end < 0 or not key or reader.text[reader.at + end] in "\"'":
-        return key is not None or (end >= 0 and reader.text[reader.at + end] in "\"'")
+    if end >= 0 and reader.text[reader.at + end : reader.at + end + 1] in ("'", '"'):
+        return True
+    key = yield from first_key_at(machine, 0)
+    if not key:
+        return key is not None
     known = properties(machine.tools.schema(machine.candidate.name))
     return not known or key in known
 

@@ -136,7 +136,7 @@ def unprefixed_header(machine: Machine) -> Generator[None, None, tuple[Opener | 
             if found is not None and found.lastindex is not None:
                 return opener, begin - reader.at
             waits = waits or found is not None
-        if not waits or reader.ended:
+        if not waits or reader.ended or begin - reader.at > MAX_BLANKS:
             return None, 0
         yield
 

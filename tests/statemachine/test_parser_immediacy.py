@@ -10,7 +10,7 @@ from support.statemachine_fold import pieces
 from support.sweeps import each
 
 from statemachine import FORMATS, ArgumentsDelta, Call, CallStart, Parser, TextDelta, write
-from statemachine.formats import Envelope, Expression, Parameters
+from statemachine.formats import Anchor, Envelope, Expression, JsonBody, Parameters
 from statemachine.formats.markers import spell
 
 VALUE = "Grüße, a value of some length with no character that needs an escape. " * 3
@@ -85,10 +85,12 @@ def test_a_call_starts_in_the_feed_that_commits_it(form: str, tools: Any) -> Non
             commits = text.index("<text>") + len("<text>")
         case Parameters(key=key):
             commits = text.index(spell(key), name) + len(spell(key)) + key.endswith("{ }")
-        case Expression() if FORMATS[form].by_tool:  # only an argument shows that it is not prose
+        case Expression() if FORMATS[form].anchor is not Anchor.ANYWHERE:  # only an argument shows that it is not prose
             commits = text.index("=", name) + 2
         case Expression(brackets=brackets):
             commits = text.index(brackets[0], name) + 1
+        case JsonBody(text=word) if word:  # a brace may also begin text
+            commits = text.index('{"', name) + 2
         case _:
             commits = text.index("{", name) + 1
     start = next(
