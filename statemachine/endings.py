@@ -189,8 +189,8 @@ def read_empty_block(machine: Machine, closes: tuple[str, ...], *, in_line: bool
             break
         yield from reader.more()
     if found is None or not found.lastindex:
-        over = reader.ended and at >= len(reader.text) and machine.stopped
-        if not listed or not (over or (yield from stop_follows(machine, listed))):
+        cut = reader.ended and at >= len(reader.text) and machine.stopped
+        if not listed or not (cut or (yield from stop_follows(machine, listed))):
             return False
         reader.take(listed)
         reader.release(Sink.SYNTAX)

@@ -50,7 +50,7 @@ class FormatTables:
         self.continued: Markers[Opener] = Markers(continued_messages(native).items())
         """Beginnings of headers whose opener is in the prompt."""
         self.unprefixed = unprefixed_messages(native if formats else ())
-        """Openers of headers that consist of the recipient alone, each with what follows it."""
+        """Openers of headers that consist of the recipient alone, each with the text after it."""
         self.wrappers = {opener.close: opener for opener in openers.values() if opener.close}
         """Closer of a wrapper → its opener."""
         self.only_calls = frozenset(opener.close for opener in openers.values() if opener.only_calls)

@@ -313,7 +313,7 @@ def split(way: Way, group: str) -> Head:
 
 
 def whitespace_after(field: TemplateField, group: str) -> str:
-    """Return the whitespace that is written between the name, which is this group, and what follows it."""
+    """Return the whitespace that is written after the name, which is this group."""
     way = next(way for way in field.opens if group in groups_of(way))
     after = way[way.index(Hole(group)) + 1 :][:1]
     if after and isinstance(after[0], str):

@@ -139,8 +139,10 @@ def trimmed(way: Way) -> Way:
     for end in (0, -1):
         while kept and isinstance(kept[end], Space | Edge):
             del kept[end]
-    if kept and isinstance(kept[0], str) and kept[0][:1] in WHITESPACE:
-        return trimmed((kept[0].lstrip(), *kept[1:]) if kept[0].strip() else kept[1:])
+    first = kept[0] if kept else None
+    if isinstance(first, str) and first[:1] in WHITESPACE:
+        text = first.lstrip()
+        return trimmed((*([text] if text else []), *kept[1:]))
     return tuple(kept)
 
 

@@ -139,5 +139,5 @@ def translate(template: Json) -> tuple[Format, str, bool, bool]:
     begun = [field for field in fields.values() if field.name in REASONING_FIELDS and field.in_prompt]
     opener = next((section.open for field in begun for section in all_sections(field)), "")
     always = any(piece == Edge("^") for field in begun for way in field.opens for piece in way)
-    ends = [ends_at_calls(field, form) for field in fields.values()]
-    return form, opener, always, any(ends)
+    by_calls = [ends_at_calls(field, form) for field in fields.values()]
+    return form, opener, always, any(by_calls)
