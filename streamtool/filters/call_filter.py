@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal
 
+from statemachine.tools import Toolset
 from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallEnd, ReplyCallStart, ReplyEvent, ReplyTextDelta
 from streamtool.filters.call_ids import CallIds
 from streamtool.filters.choice_state import ChoiceState, Tally
@@ -124,6 +125,8 @@ class CallFilter:
             self.end(out, complete=False)
         self._text.fabricated.release(out)
         rules = self._rules
+        if source == "native":
+            name = self._repaired_name(name)
         name = rules.tools.aliases.get(name, name)
         trusted = source == "native" and rules.native
         if not trusted and (rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools.schemas)):
@@ -195,6 +198,17 @@ class CallFilter:
             self._tally.discard(text, "unknown")
         elif text:
             self._text.feed(ReplyTextDelta(self._choice, text), out)
+
+    def _repaired_name(self, name: str) -> str:
+        """Return the offered tool that a native call refers to. The parser has repaired all other names."""
+        rules = self._rules.tools
+        if name in rules.schemas or name in rules.aliases:
+            return name
+        found = Toolset(self._rules.callable, edits=rules.edits).resolve(name)
+        if found is None or found == name:
+            return name
+        self._tally.add_repairs(("tool_name",))
+        return found
 
     @property
     def _discard_reason(self) -> str:

@@ -39,6 +39,8 @@ class CallableTools:
     """Full names of grouped tools (`namespace`), keyed by their short names; ambiguous short names are omitted."""
     complete: frozenset[str] = frozenset()
     """Tools whose calls are emitted only once their arguments are complete."""
+    edits: bool = False
+    """Whether the name of a call may differ in one character from the only tool that fits."""
     custom: frozenset[str] = frozenset()
     """Tools that accept raw text, which is extracted from the JSON around it."""
 
@@ -205,6 +207,7 @@ def _callable_tools(conversation: Conversation, settings: Settings) -> CallableT
         schemas,
         aliases={_short_name(tool): tool.name for tool in grouped if short[_short_name(tool)] == 1} if grouped else {},
         complete=frozenset(complete),
+        edits=settings.tool_names == "edit",
         custom=frozenset(custom),
     )
 

@@ -76,6 +76,94 @@ async def test_a_name_is_joined_until_it_is_complete(case: tuple[str, str], lega
         assert json.loads(found.parts[0][1]) == json.loads(ARGUMENTS)
 
 
+def between(*deltas: dict[str, Any]) -> list[bytes]:
+    """Return a call of `get_file` whose name is interrupted by these deltas."""
+    return [*calling(fragment("get", id="c")), *map(chunk, deltas), *calling(fragment("_file", ARGUMENTS))]
+
+
+def without_index(name: str) -> dict[str, Any]:
+    return {"function": {"name": name, "arguments": ""}}
+
+
+FILE, FILES = ("get_file", ARGUMENTS), ("get_file_list", ARGUMENTS)
+INTERRUPTED: dict[str, tuple[list[bytes], list[Any]]] = {
+    "another call, also in pieces": (
+        calling(
+            fragment("get", id="c"),
+            fragment("get_file", index=1, id="d"),
+            fragment("_file", ARGUMENTS),
+            fragment("_list", ARGUMENTS, index=1),
+        ),
+        [FILE, FILES],
+    ),
+    "another call": (between({"tool_calls": [fragment("ping", "{}", index=1, id="d")]}), [FILE, ("ping", "{}")]),
+    "reasoning": (between({"reasoning_content": "So."}), [FILE]),
+    "blank text": (between({"content": "\n"}), [FILE]),
+    "text": (between({"content": "So."}), ["So.", FILE]),
+    "blank arguments": (calling(fragment("get", " ", id="c"), fragment("_file", ARGUMENTS)), [FILE]),
+    "a namespace": (calling(fragment("functions", id="c"), fragment(".get"), fragment("_file", ARGUMENTS)), [FILE]),
+    "without an index": (
+        calling(without_index("get"), without_index("_file"), {"function": {"arguments": ARGUMENTS}}),
+        [FILE],
+    ),
+    "another call, and no arguments": (
+        calling(fragment("get", id="c"), fragment("ping", index=1, id="d")),
+        ["get", "ping"],
+    ),
+}
+
+
+@both
+@each("client", ALL_CLIENTS)
+@each("case", INTERRUPTED)
+async def test_a_name_may_continue_until_its_arguments_begin(client: str, case: str):
+    deltas, expected = INTERRUPTED[case]
+    steps = (*deltas, chunk({}, finish="tool_calls"), DONE)
+    app = ToolMiddleware(ScriptedUpstream(Script(steps)), mode="rescue", app_protocol="chat")
+    for stream in (True, False):
+        body = json.dumps(write(client, Ask(ASK.turns, ASK.tools, stream=stream))).encode()
+        async with stream_asgi(app, path(client, stream=stream), body=body) as reply:
+            found = read(client, await reply.body(), stream=stream)
+        parts = [part for part in found.parts if isinstance(part, tuple) or part.strip()]
+        for part, wanted in zip(parts, expected, strict=True):
+            if isinstance(wanted, str) and not isinstance(part, str):
+                assert part[0] == wanted
+            elif isinstance(part, str):
+                assert part.strip() == wanted
+            else:
+                assert (part[0], json.loads(part[1])) == (wanted[0], json.loads(wanted[1]))
+
+
+NEAR = {
+    "Get_File": "get_file",
+    "GetFileList": "get_file_list",
+    "functions.get_file": "get_file",
+    "default_api:ping": "ping",
+    "get-file": "get_file",
+    "elsewhere": "elsewhere",
+    "getfile": "getfile",  # two tools fit
+}
+
+
+@both
+@each("client", ALL_CLIENTS)
+@each("mode", ["rescue", "auto"])
+@each("name", NEAR)
+async def test_a_native_name_that_is_nearly_right_is_repaired(client: str, mode: Any, name: str):
+    tools = tuple((tool, "", SCHEMA) for tool in ("get", "get_file", "get_file_list", "ping"))
+    if NEAR[name] == "getfile":
+        tools = (*tools, ("getFile", "", SCHEMA))
+    steps = [*calling(fragment(name, "", id="c"), fragment(None, ARGUMENTS)), chunk({}, finish="tool_calls"), DONE]
+    records: list[Any] = []
+    upstream = ScriptedUpstream(Script(tuple(steps)))
+    app = ToolMiddleware(upstream, mode=mode, app_protocol="chat", on_exchange=records.append)
+    body = json.dumps(write(client, Ask(ASK.turns, tools))).encode()
+    async with stream_asgi(app, path(client), body=body) as reply:
+        found = read(client, await reply.body(), stream=True)
+    assert [part[0] for part in found.parts] == [NEAR[name]]
+    assert ("tool_name" in records[0].repairs) == (NEAR[name] != name)
+
+
 def announced(*fragments: dict[str, Any]) -> int:
     """Return the number of fragments that had arrived when the call was announced."""
     reader = ReplyReader()
@@ -88,8 +176,9 @@ def announced(*fragments: dict[str, Any]) -> int:
 def test_a_name_is_announced_as_soon_as_it_is_certain():
     assert announced(fragment("ping", "", id="c")) == 1
     assert announced(fragment("get_file", "", id="c")) == 1
-    assert announced(fragment("elsewhere", "", id="c")) == 1
+    assert announced(fragment("elsewhere", "{", id="c")) == 1
+    assert announced(fragment("elsewhere", "", id="c"), fragment(None, "{")) == 2
     assert announced(fragment("get", "{", id="c")) == 1
     assert announced(fragment("get", "", id="c"), fragment("_file", "")) == 2
     assert announced(fragment("get", "", id="c"), fragment(None, "{")) == 2
-    assert announced(fragment("get", "", id="c"), fragment("ping", "", index=1, id="d")) == 2
+    assert announced(fragment("get", "", id="c"), fragment("ping", "", index=1, id="d"), fragment(None, "{")) == 3

@@ -2,9 +2,9 @@
 
 Facts about upstreams:
 - Most send a call's name in one piece, and then omit it, or send null or "". Some repeat the whole name with each piece
-  of the arguments. A few send the name itself in pieces. A name that is the beginning of an offered tool's name is
-  therefore announced only when it is certain to be complete: when arguments, text or another call follows, or at the
-  end.
+  of the arguments. A few send the name itself in pieces, with other events between them. A name that may continue is
+  therefore announced only when its arguments begin, or at the end. A name that no offered tool has may always continue,
+  since its first piece may be a namespace. Text and reasoning pass a call that has not been announced.
 """
 
 from collections.abc import Collection
@@ -38,6 +38,8 @@ class _Call:
     id: str | None
     name: str | None = None
     custom: bool = False
+    begun: bool = False
+    """Whether its arguments have begun: text other than whitespace has arrived."""
     pieces: list[str] = Factory(list)
     joiner: wire.Joiner = Factory(wire.Joiner)
     number: int | None = None
@@ -150,7 +152,8 @@ class ChoiceReader:
             self._emit_or_queue(ReplyReasoningDelta(self.index, text), events)
 
     def _emit_or_queue(self, event: ReplyTextDelta | ReplyReasoningDelta, events: Events) -> None:
-        if self._may_leave(events):
+        unannounced = self._open is not None and self._open.number is None and not self._queued_text
+        if unannounced or self._may_leave(events):
             events.append(event)
         else:
             self._queued_text.append(event)
@@ -183,10 +186,11 @@ class ChoiceReader:
         if isinstance(arguments, str) and arguments:
             self.buffered += len(arguments)
             call.pieces.append(call.joiner.feed(arguments))
+            call.begun = call.begun or not arguments.isspace()
         if call is not self._open:
             return
         if call.number is None:
-            if call.pieces or not self._may_continue(call.name):
+            if call.begun or not self._may_continue(call.name):
                 self._announce(events)
         else:
             events.extend(ReplyArgumentsDelta(self.index, call.number, text) for text in call.pieces[pieces:] if text)
@@ -196,9 +200,12 @@ class ChoiceReader:
         known = [*self._queued_calls, self._open] if self._open is not None else []
         key: CallKey = index if isinstance(index, int | str) else None
         for call in reversed(known):
-            same = (
-                call.key == key if key is not None else name is None or (identity is not None and identity == call.id)
-            )
+            if key is not None:
+                same = call.key == key
+            elif identity is not None:
+                same = name is None or identity == call.id
+            else:
+                same = name is None or self._continues(call, name)
             # Some upstreams number every call 0, so that only the id distinguishes one call from another.
             if same and not (name and identity and call.id and identity != call.id):
                 return call
@@ -218,8 +225,6 @@ class ChoiceReader:
         """
         if self._open is None:
             return True
-        if self._open.number is None:
-            self._announce(events)  # whatever follows, the name is complete
         if self._queued_calls or self._queued_text or not wire.is_object("".join(self._open.pieces)):
             return False
         self._end_call(events, cut=False)
@@ -236,9 +241,18 @@ class ChoiceReader:
             return piece
         return before if before in self._tool_names and piece in self._tool_names else joined
 
+    def _continues(self, call: _Call, piece: str) -> bool:
+        """Return whether a name without an index and an id continues that of a call, rather than begins a call."""
+        if call.name is None or call.number is not None or piece in self._tool_names:
+            return False
+        return any(tool.startswith(call.name + piece) for tool in self._tool_names)
+
     def _may_continue(self, name: str | None) -> bool:
-        """Return whether the name is the beginning of an offered tool's name."""
-        return name is not None and any(len(tool) > len(name) and tool.startswith(name) for tool in self._tool_names)
+        """Return whether the name may be only the beginning of a name. If no tools are offered, no name is."""
+        if name is None or not self._tool_names:
+            return False
+        longer = any(len(tool) > len(name) and tool.startswith(name) for tool in self._tool_names)
+        return longer or name not in self._tool_names
 
     def _announce(self, events: Events) -> None:
         call = self._open
