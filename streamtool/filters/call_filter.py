@@ -2,8 +2,10 @@
 
 A forbidden call does not pass, and neither does a call to a tool that was not offered, unless the upstream handles
 tools natively and made the call itself, nor a call that the upstream has sent twice (`repeated_calls`). A call that is
-buffered until complete (`arguments = "complete"`) is checked at its end; any other call commits when it begins, or when
-it differs from the call that it might repeat. Buffered text is flushed before a call is emitted.
+buffered until complete (`arguments = "complete"`) is checked at its end. If the client receives the whole reply at
+once, the first call is withheld until its end as well: if its arguments cannot be read, the model is asked again. Any
+other call commits when it begins, or when it differs from the call that it might repeat. Buffered text is flushed
+before a call is emitted.
 """
 
 from collections import deque
@@ -18,7 +20,7 @@ from streamtool.filters.open_call import OpenCall
 from streamtool.filters.repeated_calls import CallHistory, DeliveredCall, Source
 from streamtool.filters.text_filter import TextFilter
 from streamtool.forcing.rules import Rules
-from streamtool.policy.evidence import CheckedArguments, UnreadCall
+from streamtool.policy.evidence import CheckedArguments, UnreadArguments, UnreadCall
 from streamtool.policy.failures import find
 
 _MAX_PIECES: Final = 100_000
@@ -104,7 +106,9 @@ class CallFilter:
         call = self._open
         if call is None or call.committed:
             return ""
-        return "its arguments are checked when they are complete" if call.buffered else "it may repeat an earlier call"
+        if call.buffered or call.withheld:
+            return "its arguments are checked when they are complete"
+        return "it may repeat an earlier call"
 
     def restart(self) -> None:
         """Reset for the next attempt. The client has not seen any call from the previous attempt."""
@@ -138,9 +142,15 @@ class CallFilter:
             return
         suspects = self._history.suspects(name, source)
         self._open = call = OpenCall(
-            rules, self._ids.take(call_id), name, source, signature=signature, suspects=suspects
+            rules,
+            self._ids.take(call_id),
+            name,
+            source,
+            signature=signature,
+            suspects=suspects,
+            withheld=rules.whole and source != "native" and not self._state.calls,
         )
-        if not (call.buffered or suspects):
+        if not (call.buffered or call.withheld or suspects):
             self._commit(call, out)
 
     def feed(self, text: str, out: list[ReplyEvent]) -> None:
@@ -153,8 +163,8 @@ class CallFilter:
                 self._commit(call, out)
             self._emit(text, out)
 
-    def end(self, out: list[ReplyEvent], *, complete: bool) -> None:
-        """End the open call."""
+    def end(self, out: list[ReplyEvent], *, complete: bool, closed: bool = False) -> None:
+        """End the open call. `closed` means that the model itself has ended it, before the end of the reply."""
         call, self._open = self._open, None
         self.streams = False
         if call is None:
@@ -162,6 +172,12 @@ class CallFilter:
         text, complete = call.end_native(complete=complete)
         if not complete and self._is_cut_copy(call, text):
             return
+        unread = None
+        if closed and not complete and call.withheld:
+            unread = find(UnreadArguments(visible=self._state.visible, name=call.name, rules=self._rules))
+            if self._state.reject(unread):
+                self._tally.discard(call.buffered_arguments, "incomplete")
+                return
         self._truncated_visibly = self._truncated_visibly or not (complete or call.buffered)
         self._state.incomplete = self._truncated_visibly or not complete
         if not call.buffered:
@@ -175,6 +191,7 @@ class CallFilter:
             self._finish(call, text, out, complete=True)
         else:
             self._tally.discard(call.buffered_arguments, "invalid")
+        self._state.tolerate(unread)
         self._tally.add_repairs(call.repairs)
         if call.malformed:
             self._tally.discarded["malformed"] = self._tally.discarded.get("malformed", 0) + call.malformed

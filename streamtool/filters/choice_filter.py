@@ -198,7 +198,7 @@ class ChoiceFilter:
                     out.append(ReplyArgumentsDelta(self.choice, calls.index, text))
                     return
             if found:
-                self._process(found, out)
+                self._process(found, out, continues=True)
                 if self._delayed and not self._calls.open:
                     self._feed_delayed(out)
         # Text is parsed even after the end, since it may be the closing marker of the last call. A native event cannot
@@ -320,8 +320,8 @@ class ChoiceFilter:
         if isinstance(self._parser, OpenedReasoning):
             self._process(self._parser.disable(), out)
 
-    def _process(self, events: Iterable[Event], out: list[ReplyEvent]) -> None:
-        """Process the parser's events."""
+    def _process(self, events: Iterable[Event], out: list[ReplyEvent], *, continues: bool = False) -> None:
+        """Process the parser's events. `continues` means that the text has not ended."""
         self._keep_last_text()
         for event in events:
             if self.state.ended:
@@ -340,7 +340,7 @@ class ChoiceFilter:
                         self.tally.repeated.append(self._calls.open_id)
                 case CallEnd(complete=complete, repairs=repairs):
                     self.tally.add_repairs(repairs)
-                    self._calls.end(out, complete=complete)
+                    self._calls.end(out, complete=complete, closed=continues)
                 case ReasoningDelta(text=text):
                     self._feed_reasoning(text, out)
                 case Discarded(text=text, reason="unknown") if self._rules.unknown == "retry":

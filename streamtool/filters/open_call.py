@@ -71,8 +71,8 @@ class NativeArguments:
 
 
 class OpenCall:
-    """A call that has begun and has not ended. If `buffered` is true, its arguments are held back until it is
-    complete; if there are `suspects`, until they differ from those of the earlier calls.
+    """A call that has begun and has not ended. If `buffered` or `withheld` is true, its arguments are held back until
+    it is complete; if there are `suspects`, until they differ from those of the earlier calls.
     """
 
     __slots__ = (
@@ -90,6 +90,7 @@ class OpenCall:
         "signature",
         "source",
         "suspects",
+        "withheld",
     )
 
     def __init__(
@@ -101,6 +102,7 @@ class OpenCall:
         *,
         signature: str | None = None,
         suspects: Sequence[Suspect] = (),
+        withheld: bool = False,
     ) -> None:
         self._schema = rules.tools.schemas.get(name)
         self.id = id
@@ -109,6 +111,8 @@ class OpenCall:
         self.signature = signature
         self.suspects = suspects
         """Comparisons with earlier calls that this call may still repeat."""
+        self.withheld = withheld and name not in rules.tools.complete
+        """Whether the client does not see the call before its end, so that the model may be asked again."""
         self.committed = False
         """Whether the client has seen the start of the call."""
         self.buffered = name in rules.tools.complete
@@ -124,7 +128,7 @@ class OpenCall:
     @property
     def direct(self) -> bool:
         """Whether the arguments are passed on unchanged, as they arrive."""
-        return not (self.buffered or self.suspects) and self._raw is None and self._native is None
+        return not (self.buffered or self.withheld or self.suspects) and self._raw is None and self._native is None
 
     @property
     def buffered_arguments(self) -> str:
@@ -140,11 +144,11 @@ class OpenCall:
             return ""
         if self._raw is not None:
             text = self._raw.feed(text)
-        if not self.suspects:
+        if not (self.suspects or self.withheld):
             return text
         self._buffer(text)
         self.suspects = [suspect for suspect in self.suspects if suspect.feed(text)]
-        return "" if self.suspects else self._release()
+        return "" if self.suspects or self.withheld else self._release()
 
     def _buffer(self, text: str) -> None:
         self._pending.append(text)

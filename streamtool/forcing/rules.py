@@ -87,6 +87,8 @@ class Rules:
     """The rules for one exchange."""
 
     tools: CallableTools
+    whole: bool = False
+    """Whether the client receives the reply at once, at its end."""
     native: bool = False
     """Whether the upstream receives the tools natively and is itself responsible for calls and the tool choice."""
     forbidden: bool = False
@@ -149,6 +151,7 @@ def rules_for(
     forced = choice.mode == "required" and not native
     return Rules(
         tools=_callable_tools(conversation, settings),
+        whole=not conversation.stream,
         native=native,
         forbidden=choice.mode == "none",
         forced=forced,

@@ -11,6 +11,7 @@ from streamtool.policy.evidence import (
     Opening,
     ProposedCall,
     RejectedRequest,
+    UnreadArguments,
     UnreadCall,
     WholeReply,
 )
@@ -87,6 +88,13 @@ def malformed_markup(call: UnreadCall) -> str | None:
 def schema_violated(arguments: CheckedArguments) -> str | None:
     """Detect arguments that do not match the schema."""
     return arguments.invalid.sentence
+
+
+def unread_arguments(call: UnreadArguments) -> str | None:
+    """Detect arguments that cannot be read, or that have other names than the tool's parameters."""
+    properties = call.rules.tools.schemas.get(call.name, {}).get("properties")
+    names = ", ".join(f"`{name}`" for name in properties) if isinstance(properties, dict) else ""
+    return f" The parameters of `{call.name}` are: {names}." if names else ""
 
 
 def unreadable_call(end: EndOfReply) -> str | None:

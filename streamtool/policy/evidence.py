@@ -79,6 +79,16 @@ class CheckedArguments(Evidence):
 
 
 @frozen(kw_only=True)
+class UnreadArguments(Evidence):
+    """A call that the model has ended, but whose arguments are incomplete. The client has not seen any of it."""
+
+    MOMENT = "arguments"
+    name: str
+    """The name of the called tool."""
+    rules: Rules
+
+
+@frozen(kw_only=True)
 class EndOfReply(Evidence):
     """The end of a reply that the model itself ended."""
 

@@ -21,6 +21,7 @@ from streamtool.policy.evidence import (
     Opening,
     ProposedCall,
     RejectedRequest,
+    UnreadArguments,
     UnreadCall,
     WholeReply,
 )
@@ -172,6 +173,26 @@ _CALLS: Final = (
         setting='`malformed = "retry"`',
         corrections=_BROKEN,
         in_record=False,  # delivered as text unless the model is asked again
+    ),
+    Failure(
+        "malformed",
+        on=UnreadArguments,
+        detect=detectors.unread_arguments,
+        when=(
+            "a call that the model has ended, and the client has not seen, whose arguments cannot be read "
+            "or are not parameters of the tool"
+        ),
+        outcome=Outcome.EITHER,
+        corrections=(
+            "The arguments of your call could not be read.{detail} Write all of it again, in the form that was shown.",
+            "The arguments still cannot be read.{detail} Correct them and write the whole call again.",
+            "Write the whole call once more, with every bracket and quote closed.{detail}",
+        ),
+        native=(
+            "The arguments of your call could not be read, and it was not made.{detail} Call the tool again.",
+            "The arguments still cannot be read.{detail} Call the tool with arguments that can.",
+            "Call the tool once more, with its own parameters only.{detail}",
+        ),
     ),
     Failure(
         "schema",

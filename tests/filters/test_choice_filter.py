@@ -20,7 +20,8 @@ PING = Tool("ping", parameters={"type": "object", "properties": {}})
 
 
 def rules(mode: str = "auto", *, held: int = 1000, stop: tuple[str, ...] = (), **fields: Any) -> Rules:
-    conversation = Conversation("chat", "m", (), tools=(PING,), choice=ToolChoice(mode), options=Options(stop=stop))  # type: ignore[arg-type]
+    choice, options = ToolChoice(mode), Options(stop=stop)  # type: ignore[arg-type]
+    conversation = Conversation("chat", "m", (), tools=(PING,), choice=choice, stream=True, options=options)
     return rules_for(conversation, Settings(limits=LimitSettings(held=held), **fields))
 
 

@@ -38,6 +38,7 @@ from streamtool.testing import Hold, Pause, Script, ScriptedUpstream, stream_asg
 AFTER = Ask((("user", "Ping it."), ("call", "call_1", "ping", {"x": 1}), ("result", "call_1", "pong")), TOOLS)
 OTHER = '<tool_call>{"name": "read_file", "arguments": {}}</tool_call>'
 MEANT = '<tool_call>{"name" = ping, 5}</tool_call>'
+UNPLACED = '<tool_call>{"name": "ping", "where": 1}</tool_call>'
 WAITED = '<tool_call>{"name": "ping", "arguments": {"x": 1 : 2}}</tool_call>'
 THOUGHT = f"<think>I need a ping. {CALL}"
 PROSE = "The answer is what it always was."
@@ -97,6 +98,12 @@ CLASSES = {
     "malformed": Class("malformed", MEANT, settings=RETRY, last=(MEANT,)),
     "malformed, behind text": Class("malformed", f"So.\n{MEANT}", shown="So.", settings=RETRY),
     "malformed, waiting": Class("malformed", WAITED, settings=COMPLETE, last=(), ends="length", unmet="malformed"),
+    "malformed, other members": Class(
+        "malformed", UNPLACED, settings=COMPLETE, last=(), ends="length", unmet="malformed"
+    ),
+    "malformed, other members, behind text": Class(
+        "malformed", f"So.\n{UNPLACED}", shown="So.", settings=COMPLETE, ends="length", unmet="malformed"
+    ),
     "schema": Class("schema", UNFIT, settings=COMPLETE, last=(("ping", {"x": 0, "y": 1}),), unmet="schema"),
     "schema, behind text": Class("schema", f"So.\n{UNFIT}", shown="So.", settings=COMPLETE, unmet="schema"),
     "empty": Class("empty", "", PROSE, parts=(PROSE,), ask=AFTER, last=(), unmet="empty"),
