@@ -48,6 +48,7 @@ class Choices:
                 lambda: self.parsers.parser(self.rules, choice, may_retry=self.may_retry),
                 may_retry=self.may_retry,
                 clock=self._clock,
+                reread=lambda: self.parsers.parser(self.rules, may_retry=False),
             )
         return found
 

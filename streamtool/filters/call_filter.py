@@ -153,6 +153,10 @@ class CallFilter:
         if not (call.buffered or call.withheld or suspects):
             self._commit(call, out)
 
+    def move_to_reasoning(self) -> None:
+        """Note that the calls in the text so far were part of reasoning."""
+        self._history.move_to_reasoning()
+
     def feed(self, text: str, out: list[ReplyEvent]) -> None:
         """Process a piece of the arguments."""
         call = self._open

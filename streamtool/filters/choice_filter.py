@@ -36,6 +36,7 @@ from streamtool.filters.null_parser import TextParser
 from streamtool.filters.opened_reasoning import OpenedReasoning
 from streamtool.filters.quotations import QuotationFilter, RepeatedCallStart
 from streamtool.filters.text_filter import PARAGRAPH, TextFilter
+from streamtool.filters.unopened_reasoning import UnopenedReasoning
 from streamtool.forcing.rules import Rules
 from streamtool.policy.evidence import EndOfReply
 from streamtool.policy.failure import Finding
@@ -69,6 +70,7 @@ class ChoiceFilter:
         "_rules",
         "_separated_at",
         "_text",
+        "_unopened",
         "_written",
         "choice",
         "continues_after_end",
@@ -86,12 +88,15 @@ class ChoiceFilter:
         *,
         may_retry: bool,
         clock: Callable[[], float] | None = None,
+        reread: Callable[[], TextParser] | None = None,
     ) -> None:
+        """Prepare for the first attempt. `reread` returns a parser that reads text again, without reporting it."""
         self._rules = rules
         self._new_parser = new_parser
         self._parser = new_parser()
         # a bytearray, because pieces of text in a list or an io.StringIO would take ten times the memory
         self._written = bytearray() if rules.text.store_transcript else None
+        self._unopened = UnopenedReasoning(reread or new_parser)
         self.choice = choice
         self.state = ChoiceState(may_retry)
         self.tally = Tally()
@@ -157,6 +162,7 @@ class ChoiceFilter:
         self._keep_last_text()
         self._text.restart()
         self._separated_at = len(self._written or ()) if self.state.separator else None
+        self._unopened.restart(len(self._written or ()))
         self._calls.restart()
         self._direct = self._text.idle
 
@@ -335,6 +341,8 @@ class ChoiceFilter:
                     self._calls.feed(text, out)
                 case CallStart(name=name, id=call_id, format=format_, in_reasoning=in_reasoning):
                     self.tally.count_call(format_)
+                    if self._written is not None and self._unopened.ends_before_call(self._written):
+                        self._calls.move_to_reasoning()
                     self._calls.begin(name, call_id, out, source="reasoning" if in_reasoning else "text")
                     if type(event) is RepeatedCallStart and self._calls.open_id is not None:
                         self.tally.repeated.append(self._calls.open_id)

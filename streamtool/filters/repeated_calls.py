@@ -74,6 +74,14 @@ class CallHistory:
         self._last.append(call)
         self._unmatched.setdefault((call.name, call.source), []).append(call)
 
+    def move_to_reasoning(self) -> None:
+        """Note that the calls in the text so far were part of reasoning."""
+        for name, source in [key for key in self._unmatched if key[1] == "text"]:
+            calls = self._unmatched.pop((name, source))
+            for call in calls:
+                call.source = "reasoning"
+            self._unmatched.setdefault((name, "reasoning"), []).extend(calls)
+
     def match(self, call: DeliveredCall) -> None:
         """Note that the counterpart of this call has been found."""
         self._unmatched[call.name, call.source].remove(call)

@@ -205,3 +205,34 @@ async def test_repeated_calls_stop_an_upstream_that_never_ends(upstream: str):
     found = await got(ToolMiddleware(endless, app_protocol=upstream))  # type: ignore[arg-type]
     assert (len(calls(found)), found.reason, found.error) == (2, "calls", None)
     assert endless.left == 1
+
+
+THOUGHT_AND_CALLED = {
+    "the same call": ("Let me.\n{a}\n</think>\n\n{a}", [A]),
+    "at once": ("{a}</think>{a}", [A]),
+    "two calls": ("{a}\n{b}\n</think>\n\n{a}\n{b}", [A, B]),
+    "more text": ("{a}\nSo.\n</think>\n\nNow:\n{a}\n", [A]),
+    "another marker": ("{a}\n[/THINK]\n{a}", [A]),
+    "another call": ("{a}\n</think>\n\n{b}\n{a}", [A, B]),
+    "two calls after it": ("{a}\n</think>\n\n{a}\n{a}", [A, A]),
+    "both before the closer": ("{a}\n{a}\n</think>\n\nSo.", [A, A]),
+    "no closer": ("{a}\nSo.\n{a}", [A, A]),
+    "a mentioned closer": ("{a}\nThat was `</think>`.\n{a}", [A, A]),
+    "reasoning between": ("{a}\n<think>\nAgain.\n</think>\n\n{a}", [A, A]),
+    "a closer in the arguments": (marked("ping", '{"y": {"a": "</think>"}}') + "\n{a}\n{a}", [None, A, A]),
+}
+
+
+@both
+@each_client
+@each("case", THOUGHT_AND_CALLED)
+async def test_a_call_before_the_closer_of_unopened_reasoning_and_again_after_it_is_one_call(client: str, case: str):
+    text, expected = THOUGHT_AND_CALLED[case]
+    text = text.replace("{a}", marked(*A)).replace("{b}", marked(*B))
+    wanted = [call and (call[0], json.loads(call[1])) for call in expected]
+    wanted = [call or ("ping", {"y": {"a": "</think>"}}) for call in wanted]
+    for size, stream in ((1, True), (7, False), (10_000, True)):
+        app = ToolMiddleware(ScriptedUpstream(said("chat", text, size=size)), app_protocol="chat")
+        found = await got(app, client, Ask(ASK.turns, ASK.tools, stream=stream))
+        assert calls(found) == wanted, size
+        assert "ping" not in texts(found)
