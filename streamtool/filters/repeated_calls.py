@@ -5,8 +5,9 @@
 - A model may write the same call, or the same sequence of calls, until its tokens run out. Equal calls may be intended,
   so the first repetitions are delivered; the reply ends at the one that completes the setting's number.
 
-A call is withheld only while its name and the arguments so far equal those of such an earlier call. Whitespace and the
-order of an object's members make no difference.
+A call is withheld only while its name and the arguments so far equal those of such an earlier call. Whitespace, the
+order of an object's members and types make no difference: `"1"` is `1`, `1.0` is `1`, and a string is the same with
+whitespace around it.
 """
 
 import re
@@ -28,6 +29,8 @@ _MAX_TIMES: Final = 1000
 """Maximum number of repetitions to count. With a higher limit, the reply never ends because of them."""
 _MAX_COMPARED: Final = 32
 """Maximum number of calls from other sources to compare a call with, beginning with the oldest."""
+_LONGEST_SCALAR: Final = 64
+"""Number of characters that a string may have where a number, `true`, `false` or `null` is expected."""
 _token = re.compile(r"""[{}\[\]"]|[^\s{}\[\]",:]+""").search
 _whole_characters = re.compile(
     r"(?:[^\\]+|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB]..\\u[0-9a-fA-F]{4})*+"
@@ -43,18 +46,19 @@ class DeliveredCall:
     name: str
     arguments: str
     source: Source
-    _canonical: str | None = field(default=None, init=False)
+    _value: Json = field(default=None, init=False)
 
     @property
-    def canonical(self) -> str:
-        """The arguments without whitespace, with the members of objects in order."""
-        if self._canonical is None:
-            self._canonical = canonical(self.arguments)
-        return self._canonical
+    def value(self) -> Json:
+        """The arguments as an object, or their text if they are not an object."""
+        if self._value is None:
+            value = _object(self.arguments)
+            self._value = self.arguments if value is None else value
+        return self._value
 
     def equals(self, other: "DeliveredCall") -> bool:
         """Return whether both are the same call."""
-        return self.name == other.name and self.canonical == other.canonical
+        return self.name == other.name and is_same(self.value, other.value)
 
 
 class CallHistory:
@@ -148,8 +152,11 @@ class ArgumentsMatcher:
         "_escape",
         "_escaped",
         "_expected",
+        "_limit",
+        "_other",
         "_position",
         "_raw",
+        "_reads_key",
         "_root",
         "_scalar",
         "_stack",
@@ -165,13 +172,23 @@ class ArgumentsMatcher:
         self._scalar = ""
         """The beginning of a number, `true`, `false` or `null`."""
         self._string: list[str] | None = None
-        """The pieces of the open string if it is a key, [] for another open string, or None if no string is open."""
+        """The pieces of the open string if it is a key or another type is expected, [] for another open string, or None
+        if no string is open.
+        """
         self._escape = ""
         """The incomplete escape sequence at the end of the open string."""
         self._escaped = False
         """Whether the last character of the open string is a backslash that escapes the next one."""
         self._expected: str | None = None
-        """The expected string, or None if the open string is a key."""
+        """The expected string without whitespace around it, or None if the open string is a key or another type is
+        expected.
+        """
+        self._reads_key = False
+        """Whether the open string is the key of an object."""
+        self._other: Json = None
+        """The expected value of another type."""
+        self._limit = 2 * len(earlier) + _LONGEST_SCALAR
+        """Maximum length of a string where another type is expected."""
         self._position = 0
         """Number of characters in `_expected`, or in `_raw`, that have been found."""
 
@@ -202,6 +219,8 @@ class ArgumentsMatcher:
                 self._open_string()
             case "{" | "[":
                 value = self._next()
+                if isinstance(value, str) and value.lstrip().startswith(mark):
+                    value = _decoded(value)
                 if isinstance(value, dict if mark == "{" else list):
                     self._stack.append(_Container(value))
                 else:
@@ -229,20 +248,17 @@ class ArgumentsMatcher:
     def _end_scalar(self) -> None:
         text, self._scalar = self._scalar, ""
         expected = self._next()
-        value = _decoded(text)
-        self._differs = self._differs or type(value) is not type(expected) or value != expected
+        self._differs = self._differs or not is_same(_decoded(text), expected)
 
     def _open_string(self) -> None:
         self._string, self._escape, self._position = [], "", 0
         top = self._stack[-1] if self._stack else None
-        if top is not None and isinstance(top.value, dict) and top.key is None:
+        self._reads_key = top is not None and isinstance(top.value, dict) and top.key is None
+        if self._reads_key:
             self._expected = None
             return
         value = self._next()
-        if isinstance(value, str):
-            self._expected = value
-        else:
-            self._differs = True
+        self._expected, self._other = (value.strip(), None) if isinstance(value, str) else (None, value)
 
     def _read_string(self, text: str, begin: int) -> int:
         """Read the open string up to its end or the end of the text, and return the position reached."""
@@ -271,14 +287,22 @@ class ArgumentsMatcher:
         if self._expected is None:
             assert self._string is not None  # noqa: S101  a string is open
             self._string.append(piece)
-        else:
-            self._differs = not self._expected.startswith(piece, self._position)
             self._position += len(piece)
+            self._differs = not self._reads_key and self._position > self._limit
+        else:
+            piece = piece if self._position else piece.lstrip()
+            room = len(self._expected) - self._position
+            same = self._expected.startswith(piece[:room], self._position)
+            self._differs = not same or not (len(piece) <= room or piece[room:].isspace())
+            self._position = min(self._position + len(piece), len(self._expected))
 
     def _end_string(self, pieces: list[str]) -> None:
         self._string = None
         if self._expected is not None:
             self._differs = self._differs or self._escape != "" or self._position != len(self._expected)
+            return
+        if not self._reads_key:
+            self._differs = self._differs or not is_same("".join(pieces), self._other)
             return
         top, key = self._stack[-1], "".join(pieces)
         if key in top.value and key not in top.seen:
@@ -288,18 +312,25 @@ class ArgumentsMatcher:
             self._differs = True
 
 
-def canonical(arguments: str) -> str:
-    """Return the arguments without whitespace, with the members of objects in order. Text that is not an object is
-    unchanged.
-    """
-    value = _object(arguments)
-    return arguments if value is None else wire.encode(_ordered(value)).decode()
-
-
-def _ordered(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {key: _ordered(value[key]) for key in sorted(value)}
-    return [_ordered(item) for item in value] if isinstance(value, list) else value
+def is_same(one: Json, other: Json) -> bool:
+    """Return whether two values differ at most in types, and in whitespace around strings."""
+    if isinstance(other, str) and not isinstance(one, str):
+        one, other = other, one
+    match one:
+        case str():
+            if isinstance(other, str):
+                return one.strip() == other.strip()
+            value = _decoded(one.strip())
+            return not isinstance(value, str) and is_same(value, other)
+        case dict():
+            same_keys = isinstance(other, dict) and one.keys() == other.keys()
+            return (
+                same_keys and isinstance(other, dict) and all(is_same(value, other[key]) for key, value in one.items())
+            )
+        case list():
+            return isinstance(other, list) and len(one) == len(other) and all(map(is_same, one, other))
+        case _:
+            return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def _object(arguments: str) -> "dict[str, Json] | None":

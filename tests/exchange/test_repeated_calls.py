@@ -107,6 +107,26 @@ async def test_a_call_that_is_sent_as_text_and_natively_at_the_same_time():
 
 
 @both
+@each_client
+async def test_copies_that_differ_in_types_are_one_call(client: str):
+    tools = (("ping", "", {"type": "object", "properties": {"x": {"type": "integer"}, "s": {"type": "string"}}}),)
+    lines = "<tool_call>\n<function=ping>\n<parameter=s>\nl1\n</parameter>\n</function>\n</tool_call>"
+    for sent, text in (
+        (("ping", '{"x": "1"}'), marked("ping", '{"x": 1}')),
+        (("ping", '{"x": 1.0}'), marked("ping", '{"x": 1}')),
+        (("ping", '{"s": "l1\\n"}'), lines),
+        (("functions.ping", '{"x": 1}'), marked("ping", '{"x": 1}')),
+    ):
+        for script in (native(sent, text=text), native_first(*sent, text)):
+            app = ToolMiddleware(ScriptedUpstream(script), mode="rescue", app_protocol="chat")
+            found = await got(app, client, Ask(ASK.turns, tools))
+            assert [name for name, _ in calls(found)] == ["ping"], (sent, text)
+    turns = [marked("ping", arguments) for arguments in ('{"s": "a"}', '{"s": "a\\n"}', '{"s": " a"}')]
+    app = ToolMiddleware(ScriptedUpstream(said("chat", "\n".join(turns))), app_protocol="chat")
+    assert len(calls(await got(app, client, Ask(ASK.turns, tools)))) == 2
+
+
+@both
 async def test_a_copy_that_is_cut_is_not_delivered():
     text = marked("ping", '{"x": 1}')
     cut_call = {"index": 0, "id": "c", "type": "function", "function": {"name": "ping", "arguments": '{"x": 1'}}
