@@ -22,6 +22,7 @@ from streamtool.filters.text_filter import TextFilter
 from streamtool.forcing.rules import Rules
 from streamtool.policy.evidence import CheckedArguments, UnreadArguments, UnreadCall
 from streamtool.policy.failures import find
+from streamtool.protocols.shared import wire
 
 _MAX_PIECES: Final = 100_000
 """Number of pieces of arguments from which on a call is not compared with later ones, since short pieces take much
@@ -152,6 +153,16 @@ class CallFilter:
         )
         if not (call.buffered or call.withheld or suspects):
             self._commit(call, out)
+
+    def rest_of_copy(self, name: str, arguments: str, begun: str) -> str | None:
+        """Return the rest of the open call's arguments, given those of a complete native call and the last ones in the
+        text. Return None if the native call is another one.
+        """
+        call = self._open
+        if call is None or call.name != self._rules.tools.aliases.get(name, name) or not wire.is_object(arguments):
+            return None
+        so_far = ("".join(self.sent) if call.committed else "") + call.buffered_arguments + begun
+        return arguments[len(so_far) :] if arguments.startswith(so_far) else None
 
     def move_to_reasoning(self) -> None:
         """Note that the calls in the text so far were part of reasoning."""

@@ -65,6 +65,7 @@ class ChoiceFilter:
         "_delayed",
         "_direct",
         "_last_text",
+        "_native_calls",
         "_new_parser",
         "_parser",
         "_rules",
@@ -105,6 +106,10 @@ class ChoiceFilter:
         self._delayed: list[ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd] = []
         """Events that the upstream has separated from the text during a call in the text, from the first native call
         on.
+        """
+        self._native_calls = False
+        """Whether the upstream itself has made a call in this attempt, so that markup at the end of the text is not
+        text.
         """
         self._blank = True
         """Whether all text that was forwarded directly is whitespace."""
@@ -159,6 +164,7 @@ class ChoiceFilter:
         if self._written is not None and not self.state.visible:
             self._written.clear()
         self._delayed.clear()
+        self._native_calls = False
         self._keep_last_text()
         self._text.restart()
         self._separated_at = len(self._written or ()) if self.state.separator else None
@@ -221,7 +227,11 @@ class ChoiceFilter:
         """
         if reason not in _ENDED_BY_MODEL:
             self.state.may_retry = False  # truncation is not the model's fault
-        self._process(self._parser.close("broken" if reason is None else _PARSER_REASONS[reason]), out)
+        ended_as = "broken" if reason is None else _PARSER_REASONS[reason]
+        if self._native_calls or any(type(event) is ReplyCallStart for event in self._delayed):
+            ended_as = ended_as or "length"  # an opener at the end is markup
+        last = self._parser.close(ended_as)
+        self._process(self._without_copied_end(last), out)
         if self._delayed:
             self._parser = self._new_parser()
             self._feed_delayed(out)
@@ -300,6 +310,7 @@ class ChoiceFilter:
                 in_call = self._parser.in_call
                 if not in_call:
                     self._process(self._parser.close(), out)
+                self._native_calls = True
                 if not self.state.ended:
                     if not in_call:
                         self._parser = self._new_parser()
@@ -313,6 +324,32 @@ class ChoiceFilter:
             case _:
                 assert_never(event)
         self._direct = self._text.idle
+
+    def _without_copied_end(self, events: list[Event]) -> list[Event]:
+        """Return the parser's last events. If the call in the text is cut off and the upstream has also made it itself,
+        the native arguments complete the call.
+        """
+        delayed = self._delayed
+        cut = any(type(event) is CallEnd and not event.complete for event in events)
+        if not (cut and delayed and type(start := delayed[0]) is ReplyCallStart):
+            return events
+        size = next((i for i, event in enumerate(delayed) if type(event) is ReplyCallEnd), len(delayed))
+        end = delayed[size] if size < len(delayed) else None
+        if not (type(end) is ReplyCallEnd and end.complete):
+            return events
+        arguments = "".join(event.text for event in delayed[:size] if type(event) is ReplyArgumentsDelta)
+        begun = "".join(event.text for event in events if type(event) is ArgumentsDelta)
+        rest = self._calls.rest_of_copy(start.name, arguments, begun)
+        if rest is None:
+            return events
+        del delayed[: size + 1]
+        completed: list[Event] = []
+        for event in events:
+            if type(event) is CallEnd:
+                completed += [ArgumentsDelta(event.index, rest)] if rest else []
+                event = CallEnd(event.index, True, event.repairs)  # noqa: PLW2901  the call is complete now
+            completed.append(event)
+        return completed
 
     def _feed_delayed(self, out: list[ReplyEvent]) -> None:
         """Process the events that were delayed by a call in the text."""

@@ -256,3 +256,31 @@ async def test_a_call_before_the_closer_of_unopened_reasoning_and_again_after_it
         found = await got(app, client, Ask(ASK.turns, ASK.tools, stream=stream))
         assert calls(found) == wanted, size
         assert "ping" not in texts(found)
+
+
+LEFT_OVER = {
+    "<tool_call>": "",
+    "[TOOL_CALLS]": "",
+    "<|tool_calls_section_begin|>": "",
+    '<tool_call>\n{"name": "pi': "",
+    '<tool_call>\n{"name": "ping"': "",
+    '<tool_call>\n{"name": "ping", "arguments": {"x"': "",
+    "<tool_call>\n<function=ping": "",
+    'Ok.\n<tool_call>\n{"name": "ping"': "Ok.",
+    "Ok.\n<tool_call>": "Ok.",
+    "a < b and c": "a < b and c",
+    "See `<tool_call>`.": "See `<tool_call>`.",
+}
+
+
+@both
+@each_client
+@each("text", LEFT_OVER)
+async def test_markup_beside_a_native_call_is_not_text(client: str, text: str):
+    arguments = '{"x": 1}'
+    for script in (native(("ping", arguments), text=text), native_first("ping", arguments, text)):
+        for stream in (True, False):
+            app = ToolMiddleware(ScriptedUpstream(script), mode="rescue", app_protocol="chat")
+            found = await got(app, client, Ask(ASK.turns, ASK.tools, stream=stream))
+            expected = ([("ping", {"x": 1})], LEFT_OVER[text], "calls")
+            assert (calls(found), texts(found), found.reason) == expected
