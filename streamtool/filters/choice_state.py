@@ -19,6 +19,10 @@ class ChoiceState:
     """Whether the client has seen a call or non-whitespace text, in this attempt or an earlier one."""
     last_text: str = ""
     """The last piece of visible text."""
+    last_reasoning: str = ""
+    """The last piece of reasoning that the client has seen."""
+    reasoning_separator: str = ""
+    """Text to insert before the next reasoning, because it continues that of a rejected attempt."""
     separator: str = ""
     """Text to insert before the next visible text, because it continues the text of a rejected attempt."""
     calls: list[str] = field(factory=list)

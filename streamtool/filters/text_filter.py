@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from streamtool.core.reply import ReplyEvent, ReplyTextDelta
+from streamtool.core.reply import ReplyEvent, ReplyReasoningDelta, ReplyTextDelta
 from streamtool.filters.choice_state import ChoiceState, Tally
 from streamtool.filters.fabricated_results import FabricatedResultFilter
 from streamtool.filters.held_text import OpeningFilter, TextBuffer
@@ -50,7 +50,10 @@ class VisibleText:
     def restart(self) -> None:
         """Prepare for the next attempt, whose text becomes a new paragraph if visible text precedes it."""
         before = self._state.last_text + ("" if self._stops is None else self._stops.held)
-        self._state.separator = PARAGRAPH if before.strip() and not before[-1].isspace() else ""
+        state = self._state
+        state.separator = PARAGRAPH if before.strip() and not before[-1].isspace() else ""
+        thought = state.last_reasoning
+        state.reasoning_separator = PARAGRAPH if thought and not thought[-1].isspace() else ""
 
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
         """Emit the event, or the part of its text that may be shown."""
@@ -63,7 +66,8 @@ class VisibleText:
             state.separator = ""
         if type(event) is not ReplyTextDelta:
             self.close(out)
-            out.append(event)
+            out.append(self._separated(event) if state.reasoning_separator else event)
+            state.last_reasoning = event.text or state.last_reasoning
         elif self._stops is None:
             self._send(event, out)
         else:
@@ -75,6 +79,15 @@ class VisibleText:
         """Emit the buffered text, which did not become a stop sequence."""
         if self._stops is not None:
             self._send(ReplyTextDelta(self._choice, self._stops.close()), out)
+
+    def _separated(self, event: ReplyReasoningDelta) -> ReplyReasoningDelta:
+        """Return the first reasoning of an attempt, as a new paragraph after that of the attempt before it."""
+        if not event.text:
+            return event
+        separator, self._state.reasoning_separator = self._state.reasoning_separator, ""
+        if event.text[0].isspace():
+            return event
+        return ReplyReasoningDelta(self._choice, separator + event.text, event.signature)
 
     def _send(self, event: ReplyTextDelta, out: list[ReplyEvent]) -> None:
         if event.text:

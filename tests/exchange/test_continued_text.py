@@ -1,6 +1,7 @@
 """The text of an attempt that continues the visible text of a rejected one."""
 
 import json
+import re
 
 import pytest
 from support.dialects import ALL_CLIENTS, Ask, path, read, said, write
@@ -65,3 +66,19 @@ async def test_a_third_attempt_and_its_prompt():
 async def test_text_that_waits_for_a_stop_sequence_is_separated_too():
     text, _ = await talked("chat", f"Look.{UNKNOWN}", f"Then:{CALL}", stop=".END")
     assert text == "Look.\n\nThen:"
+
+
+@both
+@each("client", ["chat", "messages", "responses"])
+async def test_the_reasoning_of_two_attempts_is_two_paragraphs(client: str):
+    for first, second, expected in (("One.", "Two.", "One.\n\nTwo."), ("One.\n", "Two.", "One.\nTwo.")):
+        upstream = ScriptedUpstream(
+            said("chat", f"<think>{first}</think>{UNKNOWN}"), said("chat", f"<think>{second}</think>{CALL}")
+        )
+        app = ToolMiddleware(upstream, app_protocol="chat", unknown_tools="retry")
+        body = json.dumps(write(client, ASK)).encode()
+        async with stream_asgi(app, path(client), body=body) as reply:
+            data = (await reply.body()).decode()
+        pieces = re.findall(r'"(?:reasoning_content|thinking|delta)": ?("(?:[^"\\]|\\.)*")', data)
+        told = "".join(map(json.loads, pieces))
+        assert expected in told, (client, told)
