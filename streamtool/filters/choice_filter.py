@@ -35,6 +35,7 @@ from streamtool.filters.choice_state import ChoiceState, Tally
 from streamtool.filters.null_parser import TextParser
 from streamtool.filters.opened_reasoning import OpenedReasoning
 from streamtool.filters.quotations import QuotationFilter, RepeatedCallStart
+from streamtool.filters.stray_closers import StrayClosers, only_closers
 from streamtool.filters.text_filter import PARAGRAPH, TextFilter
 from streamtool.filters.unopened_reasoning import UnopenedReasoning
 from streamtool.forcing.rules import Rules
@@ -70,6 +71,7 @@ class ChoiceFilter:
         "_parser",
         "_rules",
         "_separated_at",
+        "_stray_closers",
         "_text",
         "_unopened",
         "_written",
@@ -97,6 +99,7 @@ class ChoiceFilter:
         self._parser = new_parser()
         # a bytearray, because pieces of text in a list or an io.StringIO would take ten times the memory
         self._written = bytearray() if rules.text.store_transcript else None
+        self._stray_closers = StrayClosers(watching=rules.native)
         self._unopened = UnopenedReasoning(reread or new_parser)
         self.choice = choice
         self.state = ChoiceState(may_retry)
@@ -117,7 +120,7 @@ class ChoiceFilter:
         """The last text that was forwarded directly, until `state.last_text` is set."""
         self._separated_at: int | None = None
         """Size in bytes of `_written` when this attempt began, until the separator before its text is decided."""
-        self._direct = self._text.idle
+        self._direct = self._text.idle and not self._stray_closers.watching
         """Whether visible text is forwarded directly, as the original event."""
         self.finished = False
         self.continues_after_end = False
@@ -170,7 +173,8 @@ class ChoiceFilter:
         self._separated_at = len(self._written or ()) if self.state.separator else None
         self._unopened.restart(len(self._written or ()))
         self._calls.restart()
-        self._direct = self._text.idle
+        self._stray_closers.restart(watching=self._rules.native)
+        self._direct = self._text.idle and not self._stray_closers.watching
 
     def feed(self, event: UpstreamEvent, out: list[ReplyEvent]) -> None:
         """Process one event from the upstream."""
@@ -197,9 +201,11 @@ class ChoiceFilter:
                     # An opening is buffered as its original events, since most openings are released after a few words
                     # and can then be forwarded unchanged as well. After `ended`, `_process` has to see the text
                     # instead, to notice that the model continues.
-                    if first.text is text and self._text.opening.active and not self.state.ended:
-                        self._text.feed(event, out)  # the original event, which may still be forwarded unchanged
-                        self._direct = self._text.idle
+                    opening = self._text.opening.active or self._stray_closers.watching
+                    if first.text is text and opening and not self.state.ended:
+                        if not self._is_stray(text, out):
+                            self._text.feed(event, out)  # the original event, which may still be forwarded unchanged
+                        self._direct = self._text.idle and not self._stray_closers.watching
                         return
                 # `streams` is set only for a call that needs neither buffering nor repair, so its OpenCall can be
                 # skipped.
@@ -232,6 +238,7 @@ class ChoiceFilter:
             ended_as = ended_as or "length"  # an opener at the end is markup
         last = self._parser.close(ended_as)
         self._process(self._without_copied_end(last), out)
+        self._release_closers(out)
         if self._delayed:
             self._parser = self._new_parser()
             self._feed_delayed(out)
@@ -311,6 +318,8 @@ class ChoiceFilter:
                 if not in_call:
                     self._process(self._parser.close(), out)
                 self._native_calls = True
+                if not in_call or only_closers(self._stray_closers.text):  # the parser may buffer the rest of a closer
+                    self._release_closers(out, watching=True)
                 if not self.state.ended:
                     if not in_call:
                         self._parser = self._new_parser()
@@ -351,6 +360,25 @@ class ChoiceFilter:
             completed.append(event)
         return completed
 
+    def _is_stray(self, text: str, out: list[ReplyEvent]) -> bool:
+        """Buffer the text if it only consists of closers, and return whether it is buffered."""
+        closers = self._stray_closers
+        if not closers.watching:
+            return False
+        if closers.holds(text):
+            return True
+        if closers.text:
+            self._release_closers(out, watching=closers.watching)
+        return False
+
+    def _release_closers(self, out: list[ReplyEvent], *, watching: bool = False) -> None:
+        """Emit or discard the buffered closers."""
+        text = self._stray_closers.restart(watching=watching)
+        if text and self._native_calls and only_closers(text):
+            self.tally.discard(text, "malformed")
+        elif text:
+            self._text.feed(ReplyTextDelta(self.choice, text), out)
+
     def _feed_delayed(self, out: list[ReplyEvent]) -> None:
         """Process the events that were delayed by a call in the text."""
         delayed, self._delayed = self._delayed, []
@@ -373,6 +401,8 @@ class ChoiceFilter:
                 continue
             match event:
                 case TextDelta(text=text):
+                    if self._stray_closers.watching and self._is_stray(text, out):
+                        continue
                     self._text.feed(ReplyTextDelta(self.choice, text), out)
                 case ArgumentsDelta(text=text):
                     self._calls.feed(text, out)
@@ -399,7 +429,7 @@ class ChoiceFilter:
                     self.tally.discard(text, reason)
                 case _:
                     assert_never(event)
-        self._direct = self._text.idle and not self.state.ended
+        self._direct = self._text.idle and not (self.state.ended or self._stray_closers.watching)
         if self._separated_at is not None and not self.state.separator:
             self._separate_written(self._separated_at)
 

@@ -251,7 +251,7 @@ async def test_a_call_before_the_closer_of_unopened_reasoning_and_again_after_it
     text = text.replace("{a}", marked(*A)).replace("{b}", marked(*B))
     wanted = [call and (call[0], json.loads(call[1])) for call in expected]
     wanted = [call or ("ping", {"y": {"a": "</think>"}}) for call in wanted]
-    for size, stream in ((1, True), (7, False), (10_000, True)):
+    for size, stream in ((1, True), (10_000, False)) if client == "chat" else ((7, client != "ollama"),):
         app = ToolMiddleware(ScriptedUpstream(said("chat", text, size=size)), app_protocol="chat")
         found = await got(app, client, Ask(ASK.turns, ASK.tools, stream=stream))
         assert calls(found) == wanted, size
@@ -268,19 +268,22 @@ LEFT_OVER = {
     "<tool_call>\n<function=ping": "",
     'Ok.\n<tool_call>\n{"name": "ping"': "Ok.",
     "Ok.\n<tool_call>": "Ok.",
+    "</tool_call>": "",
+    "</function>\n</tool_call>\n": "",
+    "<|tool_calls_section_end|>": "",
+    "[/TOOL_CALLS]": "",
+    "</tool_call> ends a call.": "</tool_call> ends a call.",
     "a < b and c": "a < b and c",
     "See `<tool_call>`.": "See `<tool_call>`.",
 }
 
 
 @both
-@each_client
+@each("client", ["chat", "messages", "ollama"])
 @each("text", LEFT_OVER)
 async def test_markup_beside_a_native_call_is_not_text(client: str, text: str):
     arguments = '{"x": 1}'
     for script in (native(("ping", arguments), text=text), native_first("ping", arguments, text)):
-        for stream in (True, False):
-            app = ToolMiddleware(ScriptedUpstream(script), mode="rescue", app_protocol="chat")
-            found = await got(app, client, Ask(ASK.turns, ASK.tools, stream=stream))
-            expected = ([("ping", {"x": 1})], LEFT_OVER[text], "calls")
-            assert (calls(found), texts(found), found.reason) == expected
+        app = ToolMiddleware(ScriptedUpstream(script), mode="rescue", app_protocol="chat")
+        found = await got(app, client, Ask(ASK.turns, ASK.tools, stream=client != "ollama"))
+        assert (calls(found), texts(found), found.reason) == ([("ping", {"x": 1})], LEFT_OVER[text], "calls")
