@@ -66,7 +66,9 @@ class VisibleText:
             state.separator = ""
         if type(event) is not ReplyTextDelta:
             self.close(out)
-            out.append(self._separated(event) if state.reasoning_separator else event)
+            if state.reasoning_separator and isinstance(event, ReplyReasoningDelta):
+                event = self._separated(event)
+            out.append(event)
             state.last_reasoning = event.text or state.last_reasoning
         elif self._stops is None:
             self._send(event, out)
