@@ -8,6 +8,7 @@ import pytest
 from support.dialects import ALL_CLIENTS, Ask, path, read, write
 from support.sweeps import each
 
+from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallEnd
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols.chat import ReplyReader
 from streamtool.testing import Script, ScriptedUpstream, chunk, stream_asgi
@@ -182,3 +183,28 @@ def test_a_name_is_announced_as_soon_as_it_is_certain():
     assert announced(fragment("get", "", id="c"), fragment("_file", "")) == 2
     assert announced(fragment("get", "", id="c"), fragment(None, "{")) == 2
     assert announced(fragment("get", "", id="c"), fragment("ping", "", index=1, id="d"), fragment(None, "{")) == 3
+
+
+def grown(*pieces: str) -> list[dict[str, Any]]:
+    return [fragment("ping", "", id="c"), *(fragment(None, piece) for piece in pieces)]
+
+
+CUMULATIVE = {
+    "three": (grown('{"path"', '{"path": "a', '{"path": "a"}'), '{"path": "a"}'),
+    "from a brace": (grown("{", '{"path": "a"}'), '{"path": "a"}'),
+    "many": (grown(*('{"path": "abcdef"}'[:size] for size in range(1, 19))), '{"path": "abcdef"}'),
+    "an object like the one around it": (grown('{"a": ', '{"a": 1}', "}"), '{"a": {"a": 1}}'),
+    "equal pieces of nested objects": (grown(*['{"a": '] * 4, "1", *["}"] * 4), '{"a": {"a": {"a": {"a": 1}}}}'),
+    "equal pieces": (grown('{"path": "', "ab", "ab", "ab", '"}'), '{"path": "ababab"}'),
+}
+
+
+@each("case", CUMULATIVE)
+def test_arguments_that_each_delta_repeats(case: str):
+    fragments, expected = CUMULATIVE[case]
+    reader = ReplyReader()
+    reader.tool_names = ("ping",)
+    events = [event for data in calling(*fragments) for event in reader.feed(data)]
+    events += [*reader.feed(chunk({}, finish="tool_calls")), *reader.close()]
+    assert "".join(event.text for event in events if isinstance(event, ReplyArgumentsDelta)) == expected
+    assert [event.complete for event in events if isinstance(event, ReplyCallEnd)] == [True]

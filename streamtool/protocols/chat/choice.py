@@ -40,10 +40,41 @@ class _Call:
     custom: bool = False
     begun: bool = False
     """Whether its arguments have begun: text other than whitespace has arrived."""
+    cumulative: bool | None = None
+    """Whether each delta repeats all arguments so far; None until the second delta shows whether it may be so."""
+    repeated: str | None = None
+    """A delta that repeats the arguments before it, until it is known whether all do."""
     pieces: list[str] = Factory(list)
     joiner: wire.Joiner = Factory(wire.Joiner)
     number: int | None = None
     signature: str | None = None
+
+    def added(self, delta: str) -> str:
+        """Return the part of a delta of the arguments that is known to be new. A delta that begins with all arguments
+        so far is buffered, until the next one shows whether the stream is cumulative.
+        """
+        if self.cumulative is False or self.custom or not self.begun:
+            return delta
+        before = "".join(self.pieces) if self.repeated is None else self.repeated
+        grows = self.repeated is None or len(delta) > len(before)
+        if not (before.lstrip().startswith("{") and delta.startswith(before) and grows):
+            kept = (self.repeated or "") if self.cumulative is None else ""
+            self.repeated, self.cumulative = None, False
+            return kept + delta
+        if self.cumulative is None and self.repeated is None:
+            self.repeated = delta
+            return ""
+        so_far, self.cumulative, self.repeated = len("".join(self.pieces)), True, delta
+        return delta[so_far:]
+
+    def rest(self) -> str:
+        """Return what `added` has buffered, at the end of the call."""
+        delta, self.repeated = self.repeated, None
+        if delta is None or self.cumulative:
+            return ""
+        before = "".join(self.pieces)
+        grows = len(delta) > len(before) and wire.is_object(delta) and not wire.is_object(before + delta)
+        return delta[len(before) :] if grows else delta
 
 
 class ChoiceReader:
@@ -185,8 +216,9 @@ class ChoiceReader:
             arguments = wire.encode(arguments).decode()
         if isinstance(arguments, str) and arguments:
             self.buffered += len(arguments)
+            arguments = call.added(arguments)
             call.pieces.append(call.joiner.feed(arguments))
-            call.begun = call.begun or not arguments.isspace()
+            call.begun = call.begun or not (arguments.isspace() or not arguments)
         if call is not self._open:
             return
         if call.number is None:
@@ -267,7 +299,7 @@ class ChoiceReader:
         call = self._open
         if call is None:
             return
-        rest = call.joiner.close()
+        rest = call.joiner.feed(call.rest()) + call.joiner.close()
         if call.number is None:
             self._announce(events)
         self._open = None
