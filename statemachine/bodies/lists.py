@@ -177,7 +177,7 @@ class ListReader:
         reader.take(len(ITEM_END))
         reader.target = target
         text = "".join(captured)
-        # Elements in an item that is no string belong to an object that cannot be read.
+        # Elements in an item that cannot be a string belong to an object, which cannot be read.
         self.sound = self.sound and (streams or "string" in types or not text.lstrip().startswith("<"))
         reader.emit_arguments('"' if streams else json_of_item(text, types))
 

@@ -179,7 +179,7 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
         while length := (yield from next_in_brackets(machine, opener)):
             reader.take(length)
             machine.open_next_element(marked=True)
-            yield from name_body.read(machine, opener)
+            yield from name_body.read(machine, opener, 0)
             machine.end_body()
 
 
