@@ -1,8 +1,8 @@
 """Frames of calls: the text that a format writes around a call's arguments, determined by writing a sample call.
 
-A frame with a JSON body contains an object; a frame with marked parameters contains them one after the other.
-Expressions, and arguments in a JSON string, are not constrained: the model writes them freely, up to the text that ends
-them.
+A frame with a JSON body contains an object, a frame with marked parameters contains them one after the other, and one
+with keyword arguments contains `key=value` with JSON values. Expressions in a language of their own, and arguments in a
+JSON string, are not constrained: the model writes them freely, up to the text that ends them.
 """
 
 import json
@@ -26,8 +26,8 @@ from statemachine.formats import (
 from statemachine.formats.markers import spell
 from statemachine.writing.bodies import parameter
 
-Inside = Literal["json", "parameters", "free"]
-"""The content inside a frame: a JSON object, marked parameters, or free text."""
+Inside = Literal["json", "parameters", "keywords", "free"]
+"""The content inside a frame: a JSON object, marked parameters, keyword arguments, or free text."""
 
 _NAME: Final = "some_tool"
 _HOLE: Final = '{"some_key": "some_value"}'
@@ -92,10 +92,10 @@ def _lead(format: str) -> str:
 def _around(form: Format, name: str) -> tuple[str, str, Inside]:
     variant = form.variants[0]
     match variant.body:
-        case Expression(brackets=brackets):
+        case Expression(brackets=brackets) as body:
             text = write([Call(name, "{}")], form)
             at = text.rindex(brackets) + 1
-            return text[:at], text[at:], "free"
+            return text[:at], text[at:], "free" if body.flag or body.quote else "keywords"
         case Parameters() as body:
             text = write([Call(name, _HOLE)], form)
             begin, _, end = text.rpartition(parameter(form, body, "some_key", "some_value", '"some_value"'))

@@ -210,25 +210,8 @@ class SchemaConverter:
             (f"{literal(json.dumps(str(key), ensure_ascii=False) + ':')} {ws} {self.value(value, depth + 1)}", key)
             for key, value in properties.items()
         ]
-        # Commas depend on which members are written. The rules are built from the last member to the first:
-        #
-        #     start(i) = member(i) rest(i+1)              ; member i is the first one written
-        #     rest(i)  = "," member(i) rest(i+1)          ; required member
-        #     rest(i)  = [ "," member(i) ] rest(i+1)      ; optional member
-        #
-        # `ways` collects the starts. A required member removes the later ones, since no later member can then be the
-        # first. The number of rules is linear, although the number of subsets of optional members is exponential.
-        ways: list[str] = []
-        rest = ""
-        for member, key in reversed(members):
-            if key in required:
-                ways = []
-            ways.append(f"{member} {rest}".rstrip())
-            follows = f'"," {ws} {member}' if key in required else f'( "," {ws} {member} )?'
-            rest = self._rules.add(f"{follows} {rest}".rstrip())
-        inside = alternation(reversed(ways))
-        optional = "" if required else "?"
-        return f'"{{" {ws} ( {inside} ){optional} {ws} "}}"'
+        inside = in_order(self._rules, [(member, key in required) for member, key in members], f'"," {ws}')
+        return f'"{{" {ws} {inside} {ws} "}}"'
 
     def _map(self, schema: Schema, depth: int) -> str:
         """Return a rule for an object without named members."""
@@ -252,6 +235,30 @@ def _repetition(least: int, most: int | None) -> str:
     if most is None:
         return f"{{{least},}}" if least else "*"
     return f"{{{least},{max(least, most)}}}"
+
+
+def in_order(rules: GbnfRules, members: Sequence[tuple[str, bool]], comma: str) -> str:
+    """Return a grammar element for members in this order. Each is an element and whether it is required; the others may
+    be omitted.
+    """
+    # Commas depend on which members are written. The rules are built from the last member to the first:
+    #
+    #     start(i) = member(i) rest(i+1)              ; member i is the first one written
+    #     rest(i)  = comma member(i) rest(i+1)        ; required member
+    #     rest(i)  = [ comma member(i) ] rest(i+1)    ; optional member
+    #
+    # `ways` collects the starts. A required member removes the later ones, since no later member can then be the
+    # first. The number of rules is linear, although the number of subsets of optional members is exponential.
+    ways: list[str] = []
+    rest = ""
+    for member, required in reversed(members):
+        if required:
+            ways = []
+        ways.append(f"{member} {rest}".rstrip())
+        follows = f"{comma} {member}" if required else f"( {comma} {member} )?"
+        rest = rules.add(f"{follows} {rest}".rstrip())
+    optional = "" if any(required for _, required in members) else "?"
+    return f"( {alternation(reversed(ways))} ){optional}"
 
 
 def text_until(rules: GbnfRules, ends: Mapping[str, str], *, line: bool = False, never: Iterable[str] = ()) -> str:

@@ -1,17 +1,17 @@
 """A GBNF grammar for llama.cpp: calls to these tools in this format, with or without free text before them.
 
 A call consists of the arguments and the text that the format writes around them. The arguments are JSON that follows
-the tool's schema, or marked parameters one after the other (if the tool declares no parameters: parameters with any
-name, or one JSON object). Arguments of any other kind are free text up to the text that ends them. Text may precede the
-calls unless a call is forced; nothing may follow them. If the server applies the grammar only after a trigger (`lazy`),
-the grammar begins with the trigger.
+the tool's schema, or marked parameters or keyword arguments one after the other (if the tool declares no parameters:
+parameters with any name, or one JSON object). Arguments of any other kind are free text up to the text that ends them.
+Text may precede the calls unless a call is forced; nothing may follow them. If the server applies the grammar only
+after a trigger (`lazy`), the grammar begins with the trigger.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from statemachine.formats.markers import spell
-from statemachine.writing.bodies import parameter
+from statemachine.writing.bodies import identifier, parameter
 from streamtool.core.conversation import Tool
 from streamtool.forcing.call_frames import CallFrame, allows_several, frame, parameters_of, separator
 from streamtool.forcing.gbnf import (
@@ -20,6 +20,7 @@ from streamtool.forcing.gbnf import (
     GrammarTooLargeError,
     SchemaConverter,
     alternation,
+    in_order,
     literal,
     text_until,
 )
@@ -99,8 +100,23 @@ def _inner(rules: GbnfRules, format: str, tool: Tool, around: CallFrame) -> str:
     end = literal(around.end) if around.end else ""
     if around.inside == "json":
         return f"{converter.value(schema)} {end}".rstrip()
+    if around.inside == "keywords":
+        return f"{_keywords(rules, converter, schema)} {end}".strip()
     marked = _MarkedParameters(rules, format, tool.name, converter)
     return rules.add(f"{marked.all(schema)} {end}".strip() or EMPTY)
+
+
+def _keywords(rules: GbnfRules, converter: SchemaConverter, schema: Schema) -> str:
+    """Return a grammar element for keyword arguments in the order of the schema, or for one JSON object that contains
+    all of them if the keys are not known, or are not identifiers.
+    """
+    properties, required = schema.get("properties"), frozenset(schema.get("required", ()))
+    if not properties and schema.get("additionalProperties", True) is False:
+        return ""
+    if not properties or not all(identifier(str(key)) for key in properties):
+        return converter.value(schema)
+    members = [(f"{literal(f'{key}=')} {converter.value(value)}", key in required) for key, value in properties.items()]
+    return in_order(rules, members, literal(", "))
 
 
 class _MarkedParameters:

@@ -31,9 +31,7 @@ TOOLS = [
     for name, schema in SCHEMAS.items()
 ]
 TOKENS = 400
-NAME_ONLY = frozenset(
-    ("openai_fragment", "minimax_flags", "pythonic", "olmo3", "lfm2", "gemma4", "functiongemma", "tool_code")
-)
+NAME_ONLY = frozenset(("openai_fragment", "minimax_flags", "gemma4", "functiongemma"))
 """Formats whose grammar constrains only opener and name: the model may never end the arguments."""
 
 
@@ -68,13 +66,9 @@ def check_arguments(call: Any) -> None:
     assert jsonschema_rs.is_valid(schema, json.loads(call["function"]["arguments"]))
 
 
-NOT_FORCED = ("ui_tars", "bare_call")
-"""Formats whose grammar does not yet make the tiny model finish a call; to be repaired."""
-
-
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("protocol", ["chat", "completions"])
-@pytest.mark.parametrize("format", [name for name in FORMATS if name not in NOT_FORCED])
+@pytest.mark.parametrize("format", FORMATS)
 async def test_a_grammar_forces_a_call(llama: Engine, format: str, protocol: str):
     choice, record = await answer(llama, format, protocol, "grammar")
     assert (record.forced, record.format) == ("grammar", format)

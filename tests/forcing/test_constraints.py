@@ -24,6 +24,7 @@ from streamtool.forcing.call_frames import allows_several, parameters_of, separa
 names = each("format", FORMATS)
 JSON = [name for name in FORMATS if frame(name, "f").inside == "json"]
 MARKED = [name for name in FORMATS if frame(name, "f").inside == "parameters"]
+KEYWORDS = [name for name in FORMATS if frame(name, "f").inside == "keywords"]
 FREE = [name for name in FORMATS if frame(name, "f").inside == "free"]
 
 TREE = {
@@ -186,6 +187,22 @@ def test_every_sentence_of_marked_parameters_parses_to_its_call(format: str, dat
     got = json.loads(call.arguments)
     assert got.keys() == arguments.keys()
     assert {key: got[key] for key in got.keys() - open_} == {key: arguments[key] for key in got.keys() - open_}
+
+
+@pytest.mark.parametrize("format", KEYWORDS)
+@given(data=st.data(), offered=tools)
+@hypothesis(max_examples=6)
+def test_every_sentence_of_keyword_arguments_parses_to_its_call(format: str, data: st.DataObject, offered: list[Tool]):
+    made = call_grammar(offered, format, forced=True, parallel=False, lazy=False)
+    assert made is not None
+    text = sentences(data, made[0])
+    tool, around = called(format, text, offered)
+    assert text.endswith(around.end)
+    said, calls = parse(text, schemas_of(offered), formats=[format])
+    assert said == ""
+    (call,) = calls
+    assert (call.name, call.complete) == (tool.name, True)
+    jsonschema_rs.validate(tool.parameters or {}, json.loads(call.arguments))
 
 
 def options(format: str) -> tuple[str, str]:

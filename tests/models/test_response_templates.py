@@ -154,7 +154,7 @@ def test_calls_are_written_as_the_template_describes_them(name: str):
 @each("name", TEMPLATES)
 def test_the_text_around_forced_arguments_is_that_of_the_template(name: str):
     around = frame(described[name].format, "find_bird")
-    given = {"json": '{"count": 2}', "parameters": "", "free": ""}[around.inside]
+    given = {"json": '{"count": 2}', "parameters": "", "keywords": "", "free": ""}[around.inside]
     wanted = [("find_bird", json.loads(given or "{}"))]
     assert outcome([around.begin, given, around.end], described[name], opened=False) == ("", "", wanted)
     assert around.begin.startswith(around.trigger)
