@@ -70,11 +70,14 @@ def read_quoted(machine: Machine, types: frozenset[str]) -> Grammar:
         return
     target = reader.target
     captured: list[str] = []
+    counted = length = 0
     reader.target = captured
     try:
         while (yield from reader.peek()) != quote:
             yield from read_piece(machine, quote)
-            if sum(map(len, captured)) > machine.limits.held:
+            length += sum(map(len, captured[counted:]))
+            counted = len(captured)
+            if length > machine.limits.held:
                 raise Mismatch
     finally:
         reader.target = target
