@@ -23,6 +23,7 @@ MARKERS = {
     "{_}": "optional blanks (space, tab)",
     "{ }": "one whitespace character",
     "{*}": "optional whitespace, including line breaks",
+    "{n}": "the same, written as a line break",
     "{word}": "an optional word, with optional whitespace on each side",
     "{|}": "a vertical bar, ordinary or full-width",
     "{'}": "an optional quote, single or double",
