@@ -15,7 +15,7 @@ import json
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from html import entities, unescape
@@ -29,9 +29,9 @@ from streamtool.forcing.rules import AnyName
 from streamtool.protocols.shared import wire
 
 
-def _without(separators: str, text: str) -> str:
+def _without(separators: Mapping[int, None], text: str) -> str:
     """Return a text in lower case, without these characters."""
-    return text.lower().translate(dict.fromkeys(map(ord, separators)))
+    return text.lower().translate(separators)
 
 
 LONGEST: Final = 4 * 1024 * 1024
@@ -55,7 +55,7 @@ _AFTER: Final = (
     r"|\s*(?:(?:\^[Mm])?[^\w\s]{1,4}\s*)?(?:[\n\r\v\f\x85\u2028\u2029]|\Z))"
 )
 _WORD: Final = re.compile(r"\w+")
-_SPELLED: Final = tuple(partial(_without, separators) for separators in (" \t_-", " \t_-.:/"))
+_SPELLED: Final = tuple(partial(_without, dict.fromkeys(map(ord, separators))) for separators in (" \t_-", " \t_-.:/"))
 """Functions that remove from a text what spellings of a name differ in, as `statemachine.names` ignores it. Colons,
 periods and slashes also precede names in call syntax, so they are removed only in the second form.
 """
@@ -262,7 +262,7 @@ def _near_calls(texts: list[str], names: set[str]) -> list[str]:
     """
     if len(names) <= _MANY:  # the common case: no name occurs, even across two texts
         whole = _SPELLED[-1](_revealed("".join(texts)))
-        if not [name for name in map(_SPELLED[-1], names) if name in whole]:
+        if not any(name in whole for name in _SPELLED[-1]("\n".join(names)).split("\n") if names):
             return []
     found = {at for at, text in enumerate(texts) if _may_contain_call(_revealed(text), names)}
     reach = max(map(len, names), default=0) + 8
