@@ -8,6 +8,7 @@ in the sentence may retract it.
 
 import re
 
+from streamtool.refusals.automaton import Automaton
 from streamtool.refusals.characters import END, fold_text
 from streamtool.refusals.phrases import Phrases, default_phrases
 
@@ -37,19 +38,22 @@ def find_announcement(text: str, phrases: Phrases | None = None) -> str | None:
 
 
 def _announces(sentence: str, phrases: Phrases) -> str | None:
-    found: str | None = None
-    after = len(sentence)
-    node, against = phrases.announced.start(), phrases.unannounced.start()
+    announced = _first_match(phrases.announced, sentence)
+    # Hardly any reply announces a call, so the phrases that retract an announcement are rarely looked for.
+    if announced is None or _first_match(phrases.unannounced, sentence) is not None:
+        return None
+    phrase, end = announced
+    return None if _CLOSED.search(sentence, end) else phrase
+
+
+def _first_match(automaton: Automaton, sentence: str) -> tuple[str, int] | None:
+    """Return the first phrase that matches and the index of its last character, or None if no phrase matches."""
+    node = automaton.start()
     for place, char in enumerate((*sentence, END)):
-        vetoed = phrases.unannounced.step(against, char)
-        if vetoed is None or vetoed.match is not None:
+        step = automaton.step(node, char)
+        if step is None:
             return None
-        against = vetoed
-        if found is None:
-            step = phrases.announced.step(node, char)
-            if step is None:
-                return None
-            node = step
-            if step.match is not None:
-                found, after = step.match.phrase, place
-    return None if _CLOSED.search(sentence, after) else found
+        if step.match is not None:
+            return step.match.phrase, place
+        node = step
+    return None

@@ -116,20 +116,21 @@ class Automaton:
     between words). If these are empty, a phrase may only begin where the walk begins.
     """
 
-    __slots__ = ("_alphabet", "_begin", "_begin_unspaced", "_net", "_nodes", "_restart", "_restart_unspaced")
+    __slots__ = ("_alphabet", "_begin", "_begin_unspaced", "_net", "_nodes", "_restart", "_restart_unspaced", "_start")
 
     def __init__(self, net: Nfa, anywhere: str = "", anywhere_unspaced: str = "") -> None:
         self._net = net
         self._restart = anywhere
         self._restart_unspaced = anywhere_unspaced
         self._begin = net.closure(net.spaced)
+        self._start = self._begin | net.closure(net.unspaced)
         self._begin_unspaced = net.closure(net.unspaced)
         self._alphabet = frozenset(net.alphabet)
         self._nodes: dict[frozenset[int], PhraseNode] = {}
 
     def start(self) -> PhraseNode:
         """Return the node where a walk begins."""
-        return self._node(self._begin | self._begin_unspaced)
+        return self._node(self._start)
 
     def step(self, node: PhraseNode, char: str) -> PhraseNode | None:
         """Return the node that a folded character leads to, or None if no phrase can match any more."""
