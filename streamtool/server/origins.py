@@ -17,6 +17,7 @@ headers.
 
 import ipaddress
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final
 
 from streamtool.asgi.types import ASGIMessage, Scope, Send
@@ -32,6 +33,9 @@ _MAX_AGE: Final = b"600"
 _MAX_SHOWN: Final = 80
 """Maximum number of characters of a foreign name that an error repeats."""
 
+_HOSTS: Final = 64
+"""Number of values of `Host` whose check is cached: clients of a server use only a few."""
+
 HeaderList = list[tuple[bytes, bytes]]
 
 
@@ -42,6 +46,7 @@ class Origins:
         self._origins = settings.cors_origins
         self._checks_host = bool(settings.hosts) or not settings.client_keys
         self._hosts = ("localhost", "*.localhost", settings.host.lower(), *settings.hosts)
+        self._serves = lru_cache(_HOSTS)(self._is_own_name)
 
     def admit(self, scope: Scope) -> HeaderList:
         """Return the response headers for a preflight, or an empty list for any other request.
@@ -88,13 +93,17 @@ class Origins:
         host = _header(scope, b"host")
         if not (self._checks_host and host):  # browsers always send one
             return
-        name = _name_of(host.lower())
-        if not (_is_address(name) or _matches(name.removesuffix("."), self._hosts)):
+        if not self._serves(host):
             raise MisdirectedError(
                 f'this proxy does not serve the host "{host[:_MAX_SHOWN]}"; '
                 "if this is one of its names, add it to the hosts setting",
                 code="unknown_host",
             )
+
+    def _is_own_name(self, host: str) -> bool:
+        """Return whether this value of `Host` is one of our names."""
+        name = _name_of(host.lower())
+        return _is_address(name) or _matches(name.removesuffix("."), self._hosts)
 
     def check_origin(self, scope: Scope) -> None:
         """Raise ForbiddenError if the request may have effects and comes from a page of another origin."""
