@@ -42,8 +42,10 @@ def forced(
     `lacks` returns whether the upstream is known to lack a method or constraint.
     """
     method = forcing_method_for(asked, model, protocol)
-    if method is None or method == "prompt":
-        return evolve(before, current=None, word=method or "")
+    if method is None:  # in each attempt, so that no call has been forced before
+        return before
+    if method == "prompt":
+        return evolve(before, current=None, word=method)
 
     def declines(ability: str) -> bool:
         return ability in before.declined or lacks(ability)

@@ -7,6 +7,7 @@ every delta of text or arguments.
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 from attrs import field, frozen
@@ -27,6 +28,7 @@ _ACTS = re.compile(
 )
 """Words in a tool's name or early in its description which indicate that it acts on files, commands or the network."""
 _SEARCHED_CHARACTERS = 200  # number of characters of a description that are searched
+_KNOWN_TOOLS = 1000  # number of tools for which the result of the search is cached
 
 
 @frozen
@@ -165,7 +167,10 @@ def rules_for(
         refusals=RefusalRules(
             watch=may_deny and settings.refusals == "retry",
             announcements=free and settings.refusals == "retry",
-            environment=may_deny and any(map(_acts_on_environment, conversation.tools)),
+            environment=may_deny
+            and any(
+                _acts_on_environment(tool.name, tool.description[:_SEARCHED_CHARACTERS]) for tool in conversation.tools
+            ),
             phrases=phrases,
         ),
         text=TextRules(
@@ -228,8 +233,9 @@ def _unknown_tool_policy(
     return settings.unknown_tools
 
 
-def _acts_on_environment(tool: Tool) -> bool:
-    return _ACTS.search(f"{tool.name} {tool.description[:_SEARCHED_CHARACTERS]}") is not None
+@lru_cache(_KNOWN_TOOLS)
+def _acts_on_environment(name: str, description: str) -> bool:
+    return _ACTS.search(f"{name} {description}") is not None
 
 
 def _short_name(tool: Tool) -> str:
