@@ -55,10 +55,12 @@ def more_values(data: bytes, limit: int) -> bool:
     """Return whether a JSON document contains more than `limit` values, by counting commas and brackets instead of
     decoding it.
     """
+    if len(data) <= limit:  # nearly always true
+        return False
     found = begin = 0
     for sign in _BEFORE_VALUES:
         found += data.count(sign)
-    if found <= limit:  # nearly always true, although commas and brackets in strings are counted too
+    if found <= limit:  # usually true, although commas and brackets in strings are counted too
         return False
     found = 0
     while found <= limit:
