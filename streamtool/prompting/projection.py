@@ -92,13 +92,14 @@ def project(
     if model.prompt.roles == "strict" or not model.prompt.system_role:
         messages = _alternate_roles(messages, system_role=model.prompt.system_role)
     _add_turn_instructions(messages, instructions_text(conversation.choice, correction, conversation.options.output))
+    options = conversation.options
     notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
     return evolve(
         conversation,
         messages=tuple(messages),
         tools=(),
         choice=ToolChoice(),
-        options=evolve(conversation.options, output=None),
+        options=options if options.output is None else evolve(options, output=None),
         dropped=(*conversation.dropped, *notes, *projector.notes),
     )
 
