@@ -319,6 +319,8 @@ class _Forwarding:
     _heard: bool = field(default=False, init=False)
     _waiting: bool = field(default=True, init=False)
     """Whether the request is waiting for the upstream rather than for the client."""
+    _passed: anyio.Event = field(factory=anyio.Event, init=False)
+    """Event that is set when the client has received the whole response."""
     _late: UpstreamTimeout | None = field(default=None, init=False)
 
     async def run(self) -> None:
@@ -329,12 +331,12 @@ class _Forwarding:
         """
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._pass, tasks.cancel_scope)
+                tasks.start_soon(self._pass)
                 if self._client is not None:
                     tasks.start_soon(self._client.cancel_on_disconnect, tasks.cancel_scope)
                 await self._watch_time()
-                # Reached only if a limit was exceeded; otherwise `_pass` has cancelled the scope, and with it the wait.
-                tasks.cancel_scope.cancel()
+                if self._late is not None or self._client is not None:  # otherwise no task is left to cancel
+                    tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:  # the watchers raise nothing, so this is a single error
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None
@@ -345,8 +347,8 @@ class _Forwarding:
         if self._late is not None:
             raise self._late
 
-    async def _pass(self, scope: anyio.CancelScope) -> None:
-        """Pass the response on, then cancel `scope`."""
+    async def _pass(self) -> None:
+        """Pass the response on, then set the event."""
         try:
             response = await self._open()
             if isinstance(self._request.stream, _AppBody):  # a transport may have replaced the stream
@@ -383,7 +385,7 @@ class _Forwarding:
         last = b"" if mask is None else mask.close()
         send = self._send if self._client is None else self._client.send
         await send({"type": "http.response.body", "body": last, "more_body": False})
-        scope.cancel()
+        self._passed.set()
 
     async def _open(self) -> httpx.Response:
         try:
@@ -400,7 +402,7 @@ class _Forwarding:
         return f"the upstream at {self._request.url.netloc.decode('ascii', 'replace')}{self._upstream.proxy_note}"
 
     async def _watch_time(self) -> None:
-        """Return once the upstream has been silent for too long."""
+        """Return once the response has been passed on, or the upstream has been silent for too long."""
         # Polls flags that `_pass` sets for each piece at almost no cost; an exceeded limit is noticed up to one tick
         # late.
         timeout = self._upstream.settings.timeout
@@ -408,7 +410,9 @@ class _Forwarding:
         while silent < (timeout.idle if self._begun else timeout.first_byte) - tick / 2:  # rounding error of the sum
             tick = (timeout.idle if self._begun else min(timeout.first_byte, timeout.idle)) / _TICKS
             self._heard = False
-            await anyio.sleep(tick)
+            with anyio.move_on_after(tick):
+                await self._passed.wait()
+                return
             silent = silent + tick if self._waiting and not self._heard else 0.0
         if self._begun:
             self._late = UpstreamTimeout(f"the upstream sent nothing for {timeout.idle:g} seconds")
