@@ -57,7 +57,7 @@ ROOMS = {
     "streamtool": "",
     "streamtool.adapters": "attrs httpx langchain_core litellm",
     "streamtool.bench": "attrs",
-    "streamtool.cli": "attrs anyio httpx trio typer rich uvicorn hypercorn h11 wsproto openai prompt_toolkit",
+    "streamtool.cli": "attrs anyio sniffio httpx trio typer rich uvicorn hypercorn h11 wsproto openai prompt_toolkit",
     "streamtool.__main__": "",
 }
 """Rooms in order → the libraries that each may import. A room imports only itself and rooms above it."""

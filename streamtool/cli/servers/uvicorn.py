@@ -8,6 +8,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, Final
 
+import sniffio
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -47,12 +48,15 @@ def serve(proxy: Service, sock: socket.socket) -> list[int]:
         timeout_keep_alive=proxy.settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # takes a float
     )
     server = _UvicornServer(config, proxy)
+    sniffio.thread_local.name = "asyncio"  # saves anyio from looking for the current task each time
     try:
         server.run(sockets=[sock])
     except SystemExit:
         if server.started:
             raise
         raise StreamtoolError("the proxy did not start") from None  # the log contains the reason
+    finally:
+        sniffio.thread_local.name = None
     return server.caught
 
 
