@@ -10,6 +10,7 @@ Source: the documentation of `gc`, and "Generational garbage collection" in CPyt
 """
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -41,7 +42,7 @@ class Collector:
         """Run a full collection if one is due. Call this when no request is open."""
         if gc.get_count()[2] < _DUE:
             return
-        if gc.get_freeze_count() > self._most:
+        if sys.getallocatedblocks() > self._most:
             gc.unfreeze()
             gc.collect()
             self._set_aside()
@@ -52,7 +53,8 @@ class Collector:
     def _set_aside(self) -> None:
         """Exclude the surviving objects from collections until their number has doubled."""
         gc.freeze()
-        self._most = 2 * gc.get_freeze_count()
+        # Blocks of memory are counted instead of objects, because `gc.get_freeze_count` walks through all of them.
+        self._most = 2 * sys.getallocatedblocks()
 
 
 @contextmanager
