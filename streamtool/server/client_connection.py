@@ -31,9 +31,11 @@ class ClientConnection:
         "_exchange",
         "_heard",
         "_left_event",
+        "_over",
         "_receive",
         "_send",
         "_started",
+        "_watching",
         "_writing",
         "complete",
         "disconnected",
@@ -57,13 +59,25 @@ class ClientConnection:
         """Event that is set once the comment being written has been sent; None if no comment is being written."""
         self._cancel_scope: anyio.CancelScope | None = None
         """The scope to cancel when the client disconnects."""
+        self._watching = False
+        """Whether a task is waiting for the client to disconnect."""
+        self._over = anyio.Event()
+        """Event that is set when silence need not be broken any more."""
 
     def attend(self, tasks: TaskGroup, keepalive: float) -> None:
         """Start the tasks that attend to the client. When it disconnects, the whole task group is cancelled."""
         self._cancel_scope = tasks.cancel_scope
+        self._watching = True
         tasks.start_soon(self._watch)
         if self._exchange.conversation.stream:
             tasks.start_soon(self._break_silence, keepalive / _TICKS)
+
+    def leave(self) -> bool:
+        """End the tasks that attend to the client. Return False if one of them has to be cancelled."""
+        # A cancelled task keeps the exchange in memory until the next garbage collection, by a cycle of its error and
+        # its frame. Usually, no task has to be cancelled: after a complete reply, servers send http.disconnect.
+        self._over.set()
+        return not self._watching
 
     async def wait_disconnected(self) -> None:
         """Wait until the client has disconnected."""
@@ -126,6 +140,7 @@ class ClientConnection:
         """Wait for the client to disconnect."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._watching = False
         if not self.complete:
             self._disconnected_now()
         # The app may still have work to do, so it is not cancelled but given a deadline.
@@ -136,7 +151,9 @@ class ClientConnection:
         """Send a comment whenever the client has received nothing for the keep-alive interval."""
         silent = 0
         while not self.complete:
-            await anyio.sleep(tick)
+            with anyio.move_on_after(tick):
+                await self._over.wait()
+                return
             # Ticks are counted instead of setting a timer on each write: a write only sets a flag.
             silent = 0 if self._heard else silent + 1
             self._heard = False

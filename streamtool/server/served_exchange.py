@@ -94,10 +94,12 @@ class ServedExchange:
                 self._client.attend(tasks, inf if silent else self._driver.settings.keepalive)
                 templates, model = self._driver.templates, self._exchange.plan.model
                 client = self._exchange.received.client
-                if templates.wants(model, client):
+                learns = templates.wants(model, client)
+                if learns:
                     tasks.start_soon(templates.learn, model, self._scope["headers"], client)
                 await self._attempts()
-                tasks.cancel_scope.cancel()
+                if not self._client.leave() or learns:
+                    tasks.cancel_scope.cancel()
         except Exception:  # an app may fail while it is being cancelled
             if not self._client.disconnected:
                 raise
