@@ -11,7 +11,6 @@ question after a final answer is a first decision again, and no state requires a
     … assistant(text)                            final answer
 """
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
@@ -46,9 +45,11 @@ class Pairing:
 
     waiting: dict[int, ToolCall] = field(factory=dict, init=False)
     """Calls without a result, by their position in the last assistant message; only this class changes it."""
-    _by_id: dict[str, deque[int]] = field(factory=dict, init=False)
-    """Positions of calls, by call id; those of answered calls are removed when they reach the front."""
-    _by_name: dict[str, deque[int]] = field(factory=dict, init=False)
+    _by_id: dict[str, list[int]] = field(factory=dict, init=False)
+    """Positions of calls, the earliest last, by call id; those of answered calls are removed when they reach the
+    end.
+    """
+    _by_name: dict[str, list[int]] = field(factory=dict, init=False)
     _late: dict[str, ToolCall] = field(factory=dict, init=False)
 
     @property
@@ -63,10 +64,10 @@ class Pairing:
         elif self._by_id:
             self._by_id.clear()
             self._by_name.clear()
-        for place, call in enumerate(calls):
-            self.waiting[place] = call
-            self._by_id.setdefault(call.id, deque()).append(place)
-            self._by_name.setdefault(call.name, deque()).append(place)
+        self.waiting.update(enumerate(calls))
+        for place, call in reversed(self.waiting.items()):
+            self._by_id.setdefault(call.id, []).append(place)
+            self._by_name.setdefault(call.name, []).append(place)
 
     def interrupt(self) -> list[ToolCall]:
         """Mark the open calls as interrupted and return them; their results may still arrive late."""
@@ -80,17 +81,17 @@ class Pairing:
     def answer(self, result: ToolResult) -> ToolCall | None:
         """Return the call that this result belongs to, or None if no call matches."""
         places = self._by_id.get(result.id)
-        place = places[0] if places and places[0] in self.waiting else self._first(places)
+        place = places[-1] if places and places[-1] in self.waiting else self._first(places)
         if place is None:
             named = (self._first(self._by_name.get(name)) for name in (result.id, result.name) if name is not None)
             place = min((found for found in named if found is not None), default=None)
         return self._late.pop(result.id, None) if place is None else self.waiting.pop(place)
 
-    def _first(self, places: deque[int] | None) -> int | None:
+    def _first(self, places: list[int] | None) -> int | None:
         """Return the first of these positions whose call is still open, or None if all of their calls are answered."""
-        while places and places[0] not in self.waiting:
-            places.popleft()
-        return places[0] if places else None
+        while places and places[-1] not in self.waiting:
+            places.pop()
+        return places[-1] if places else None
 
 
 def turn_of(messages: Sequence[Message]) -> Turn:
@@ -102,12 +103,15 @@ def turn_of(messages: Sequence[Message]) -> Turn:
     calls = messages[last].calls if last >= 0 else ()
     results = [result for message in since for result in message.results]
     spoke = any(message.role == "user" and message.content for message in since)
-    if results:
+    if results and not spoke:
         pairing = Pairing()
         pairing.emit(calls)
         for result in results:
             pairing.answer(result)
-        return Turn.WAITING if pairing.open and not spoke else Turn.NEXT_DECISION
+        if pairing.waiting:
+            return Turn.WAITING
+    if results:
+        return Turn.NEXT_DECISION
     if spoke or last < 0:
         return Turn.FIRST_DECISION
     return Turn.CALL_EMITTED if calls else Turn.FINAL
