@@ -4,6 +4,7 @@
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -159,13 +160,13 @@ class UpstreamSettings:
     def __attrs_post_init__(self) -> None:
         check_forcing(self.forcing, self.wire_protocol, f"upstream.{self.name}.forcing")
 
-    @property
+    @cached_property
     def server(self) -> str | None:
         """Host and port; None for the embedded upstream."""
         parts = urlsplit(self.url)
         return parts.hostname and f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
-    @property
+    @cached_property
     def wire_protocol(self) -> str:
         """The protocol, with `auto` resolved."""
         if self.protocol != "auto":
