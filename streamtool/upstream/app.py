@@ -118,7 +118,7 @@ class HttpUpstream:
         proxy = None if transport else proxy_of(settings.url)
         self.proxy_note = f" (through the proxy {proxy.url.netloc.decode('ascii', 'replace')})" if proxy else ""
         """The part of error messages that names the proxy; empty if no proxy is used."""
-        self._urls: dict[str, httpx.URL] = {}
+        self._urls: dict[tuple[str, bytes], tuple[httpx.URL, bytes]] = {}
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
         self._wire = UPSTREAMS[settings.wire_protocol]
@@ -145,8 +145,8 @@ class HttpUpstream:
         except ClientLeft:
             return
         timeout = self.settings.timeout
-        url = self._parsed(self.url(encoded_path(scope), scope.get("query_string", b"")))
-        headers = [(b"host", url.netloc), *self._headers(scope["headers"])]
+        url, host = self._target(encoded_path(scope), scope.get("query_string", b""))
+        headers = [(b"host", host), *self._headers(scope["headers"])]
         if body or scope["method"] not in ("GET", "HEAD"):
             headers.append((b"content-length", str(len(body)).encode()))
         request = httpx.Request(
@@ -160,16 +160,19 @@ class HttpUpstream:
         client = None if ATTENDED in scope else ClientWatch(receive, send)
         await _Forwarding(self, request, client, send).run()
 
-    def _parsed(self, url: str) -> httpx.URL:
-        """Return the parsed URL. Cached, because the same few URLs are requested repeatedly."""
-        known = self._urls.get(url)
+    def _target(self, path: str, query: bytes) -> tuple[httpx.URL, bytes]:
+        """Return the URL of `path` at the upstream, and its host. Cached, because the same few URLs are requested
+        repeatedly. Raises RequestError.
+        """
+        known = self._urls.get((path, query))
         if known is None:
             if len(self._urls) >= _URLS:
                 self._urls.clear()
             try:
-                known = self._urls[url] = httpx.URL(url)
+                url = httpx.URL(self.url(path, query))
             except httpx.InvalidURL as error:
                 raise RequestError(f"the upstream's URL for this request is invalid: {error}") from None
+            known = self._urls[path, query] = url, url.netloc
         return known
 
     async def send(self, request: httpx.Request) -> httpx.Response:
