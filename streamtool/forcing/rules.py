@@ -28,7 +28,7 @@ _ACTS = re.compile(
 )
 """Words in a tool's name or early in its description which indicate that it acts on files, commands or the network."""
 _SEARCHED_CHARACTERS = 200  # number of characters of a description that are searched
-_KNOWN_TOOLS = 1000  # number of tools for which the result of the search is cached
+_KNOWN_TOOLS = 1000  # number of tools whose search result is cached
 
 
 @frozen
