@@ -2,8 +2,10 @@
 errors.
 """
 
+import gc
 import json
 import math
+import weakref
 from typing import Any
 
 import anyio
@@ -526,6 +528,38 @@ async def test_a_complete_reply_waits_without_comments(autojump_clock):
     async with stream_asgi(ToolMiddleware(upstream), body=request(stream=False)) as reply:
         body = await reply.body()
     assert json.loads(body)["choices"][0]["message"]["content"] == "Hi"
+
+
+@both
+async def test_a_complete_request_leaves_no_garbage():
+    ended = anyio.Event()
+    pending = [request()]
+
+    async def receive() -> Any:  # like servers, which report the end of the response as a disconnect
+        if pending:
+            return {"type": "http.request", "body": pending.pop()}
+        await ended.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if not message.get("more_body", True):
+            ended.set()
+
+    async def upstream(_: Any, __: Any, send: Any) -> None:
+        await anyio.lowlevel.checkpoint()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": chunk({"content": "Hi"}) + chunk(finish="stop") + DONE})
+        await anyio.lowlevel.checkpoint()
+
+    sent_with = weakref.ref(send)
+    scope = {"type": "http", "method": "POST", "path": PATH, "root_path": "", "query_string": b"", "headers": []}
+    gc.disable()
+    try:
+        await ToolMiddleware(upstream)(scope, receive, send)
+        del send
+        assert sent_with() is None
+    finally:
+        gc.enable()
 
 
 @virtual
