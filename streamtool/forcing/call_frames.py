@@ -1,7 +1,7 @@
 """Frames of calls: the text that a format writes around a call's arguments, determined by writing a sample call.
 
 A frame with a JSON body contains an object, a frame with marked parameters contains them one after the other, and one
-with keyword arguments contains `key=value` with JSON values. Expressions in a language of their own, and arguments in a
+with keyword arguments contains `key=value` with JSON values. Expressions with other values, and arguments in a
 JSON string, are not constrained: the model writes them freely, up to the text that ends them.
 """
 
