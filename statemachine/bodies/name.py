@@ -12,7 +12,7 @@ from statemachine.bodies.parameters import ParameterReader, tables
 from statemachine.bodies.scalars import raw_value_json, unescape_entities
 from statemachine.bodies.words import Pattern, word
 from statemachine.endings import ends_call, stop_follows
-from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
+from statemachine.formats.format import Anchor, Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
 from statemachine.formats.markers import Markers, closers_of
 from statemachine.formats.openers import Opener, closers_of_parameters, openers_in_values
 from statemachine.machine.machine import Machine
@@ -242,11 +242,13 @@ def name_end(
     the id. If the call ends with its name, the marker is "".
     """
     reader = machine.reader
+    form, variant, _ = ends.values[0]
     while True:
+        if is_label(form, variant) and (yield from is_alone(machine, name)):
+            return form, variant, "", 0
         yield from machine.skip_whitespace()
         found = ends.match(reader.text, reader.at)
         if found is None:
-            form, variant, _ = ends.values[0]
             if ends_without_closer(form) and (
                 (yield from ends_call(machine, 0, own=True))
                 or (machine.tools.resolve(name) is not None and (yield from stop_follows(machine)))
@@ -265,6 +267,19 @@ def name_end(
             yield from reader.more()
 
 
+def is_label(form: Format, variant: Variant) -> bool:
+    """Return whether the name of a call is a line of labels, which needs no closer outside a fence."""
+    return form.anchor is Anchor.LINE and isinstance(variant.body, Parameters)
+
+
+def is_alone(machine: Machine, name: str) -> Generator[None, None, bool]:
+    """Return whether the name is a whole call: the label of another call, or the end of the reply, follows it."""
+    reader = machine.reader
+    if machine.tools.resolve(name) is None or not (yield from ends_call(machine, 0)):
+        return False
+    return machine.stopped or bool(reader.text[reader.at :].strip())
+
+
 def ends_without_closer(form: Format) -> bool:
     """Return whether calls of a format end without their closer, so that nothing need follow the name of a call."""
     return bool(form.close) and not form.closed
@@ -272,8 +287,9 @@ def ends_without_closer(form: Format) -> bool:
 
 def is_whole_call(machine: Machine, opener: Opener, name: str) -> bool:
     """Return whether the reply may end after the name of a call, in a format without closers."""
-    form, _ = opener.names[0]
-    return machine.stopped and ends_without_closer(form) and machine.tools.resolve(name) is not None
+    form, variant = opener.names[0]
+    ends = ends_without_closer(form) or is_label(form, variant)
+    return machine.stopped and ends and machine.tools.resolve(name) is not None
 
 
 def set_name(machine: Machine, name: str) -> None:

@@ -5,6 +5,7 @@ and `elements.py`; declarations are compiled in `parameter_markers.py`.
 """
 
 import json
+from collections.abc import Generator
 from functools import partial
 
 from statemachine import schema
@@ -56,6 +57,10 @@ def read_parameters(machine: Machine, table: Tables, reading: "ParameterReader")
     candidate = machine.candidate
     wrapped = False
     while True:
+        if table.line_keys and (yield from label_follows(machine, table)):
+            candidate.arguments.json.add_repair("missing_closer")
+            reading.end()
+            return
         yield from machine.skip_whitespace()
         if reader.text[reader.at] == "{" and not candidate.arguments.begun:
             yield from json_object.arguments(machine, as_string=False)
@@ -92,6 +97,16 @@ def read_parameters(machine: Machine, table: Tables, reading: "ParameterReader")
             return
         else:
             raise Mismatch
+
+
+def label_follows(machine: Machine, table: Tables) -> Generator[None, None, bool]:
+    """Return whether the label of another call begins the next line."""
+    reader = machine.reader
+    begin = yield from reader.whitespace_end(0)
+    if begin <= 0 or reader.at + begin >= len(reader.text):
+        return False
+    mark, _ = yield from marker_at(machine, table.between, begin)
+    return mark is None and (yield from ends_call(machine, 0))
 
 
 def has_enclosing_span(machine: Machine) -> bool:

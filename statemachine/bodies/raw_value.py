@@ -152,6 +152,8 @@ class RawValue:
         machine = self.machine
         reader = machine.reader
         if mark is Marker.KEY:
+            if self.is_in_line(offset):
+                return False
             level = self.levels[-1]
             # Without a schema, the start of a line is the only evidence that distinguishes a key from text about keys.
             # If closers repeat their keys, a tag at the start of a line is more likely to be HTML.
@@ -183,6 +185,10 @@ class RawValue:
         if reader.ended and mark is None:
             yield from reader.more()
         return False
+
+    def is_in_line(self, offset: int) -> bool:
+        """Return whether the key opener at `offset` is text, because keys are lines and it does not begin one."""
+        return self.table.line_keys and self.machine.reader.text[self.machine.reader.at + offset] not in "\r\n"
 
     def ends_call(self, offset: int) -> Generator[None, None, bool]:
         """Return whether the end of the call follows directly, and no shown call could end there."""
@@ -266,7 +272,8 @@ class RawValue:
         if mark is Marker.CALL:
             yield from self.show_call(end)
         elif mark is Marker.KEY:
-            yield from self.show_key(end)
+            if not self.is_in_line(0):
+                yield from self.show_key(end)
         elif mark is Marker.SHOWN_KEY:
             if self.shown.calls:
                 self.shown.open(MarkupKind.KEY)
@@ -320,6 +327,7 @@ class RawValue:
         """Return whether the text at `offset` may follow a value's closer on these levels."""
         machine = self.machine
         reader = machine.reader
+        before = offset
         offset = yield from machine.reader.whitespace_end(offset)
         if offset < 0:
             return False
@@ -336,12 +344,13 @@ class RawValue:
         elif mark is not None:
             return True
         else:
-            begin = reader.at + offset  # the end of the text, possibly in the middle of a marker
-            cut = self.table.between.match(reader.text, begin)
-            follows = reader.ended and (begin >= len(reader.text) or cut is not None)
+            at = reader.at + offset  # the end of the text, possibly in the middle of a marker
+            cut = self.table.between.match(reader.text, at)
+            follows = reader.ended and (at >= len(reader.text) or cut is not None)
         # a supposed key opener, or a closer that repeats its key, may be a marker of an enclosing element
         may_be_outer = mark is None or self.table.keyed
-        return follows or (may_be_outer and (yield from ends_call(machine, offset)))
+        begin = before if self.table.line_keys else offset  # a label is recognized only after a line break
+        return follows or (may_be_outer and (yield from ends_call(machine, begin)))
 
     # ---- the type of the value
 

@@ -234,7 +234,8 @@ def is_begun_marker(machine: Machine) -> bool:
     """Return whether the candidate is the beginning of a call with a marker, or the unread text is part of a marker."""
     candidate, reader, frames, tables = machine.candidate, machine.reader, machine.frames, machine.tables
     if frames.state is State.CANDIDATE:
-        return candidate.marked and not candidate.in_fence
+        form = candidate.format
+        return candidate.marked and (not candidate.in_fence or (form is not None and bool(form.openers)))
     text = reader.text[reader.at :].lstrip("\r\n")
     if len(text) < MIN_OPENER or text[0] in NO_OPENER or text[0].isalnum():
         return False
