@@ -113,7 +113,12 @@ def follower_end(machine: Machine, offset: int, *, own: bool = False) -> Generat
                 return -1
             if marker.lastindex:
                 value = markers.values[marker.lastindex - 1]
-                follows = value in allowed if isinstance(value, str) else not isinstance(value, TextFinding)
+                if isinstance(value, str):
+                    # The closer of a wrapper may also match that of another format, with any namespace.
+                    close = closers_of(allowed).match(reader.text, end) if value not in allowed and allowed else None
+                    follows = value in allowed or (close is not None and close.end() == marker.end())
+                else:
+                    follows = not isinstance(value, TextFinding)
                 return marker.end() - reader.at if follows else -1
             if reader.ended:  # cut in the middle of a marker
                 return len(reader.text) - reader.at if reader.text[end] not in "{[`" else -1

@@ -200,7 +200,8 @@ class RawValue:
 
     def ends_after_mention(self, offset: int) -> Generator[None, None, bool]:
         """Return whether the value closer that ends at `offset` ends the value, because the last shown key is only
-        mentioned: the next parameter or, after the opener of a shown call, the end of the reply must follow.
+        mentioned: the next parameter must follow, or the closers of the call and then the end of the reply or, unless a
+        shown call is open, of the line.
         """
         machine = self.machine
         reader = machine.reader
@@ -216,7 +217,10 @@ class RawValue:
         while mark is Marker.CALL_END and end >= 0:
             if reader.ended and reader.at + end >= len(reader.text):
                 return True
-            end = yield from follower_end(machine, end)
+            after = yield from follower_end(machine, end)
+            if after < 0 and not self.shown.calls:
+                return reader.text[reader.at + end] in "\r\n"
+            end = after
         return False
 
     def is_mention(self, offset: int, end: int) -> Generator[None, None, bool]:
