@@ -22,6 +22,8 @@ class Level:
     """Whether the elements are items of an array, whatever their keys; None until the first element."""
     end_implied: bool = False
     """Whether the previous value had no closer, so that its end was implied by the text after it."""
+    foreign: bool = False
+    """Whether the current key is written as in another format."""
     sound: bool = True
     """False once a value may have swallowed markup of its call."""
     first: PossibleFirstItem | None = None

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from statemachine import schema
 from statemachine.bodies.scalars import unescape_entities
-from statemachine.formats.format import Parameters
+from statemachine.formats.format import NameRule, Parameters
 from statemachine.formats.markers import Markers, text_run
 from statemachine.formats.table import FORMATS
 from statemachine.machine.machine import Machine
@@ -35,6 +35,8 @@ attribute = re.compile(
     r"(?:\"([^\"<>]{0,256})\"|'([^'<>]{0,256})'|([^\s\"'<>=/]{1,256}))"
 )
 plain_key = re.compile(r"[\"']?([^\"'<>]{1,256}?)[\"']?").fullmatch
+key_before_value = re.compile(r"[\"']?([\w.:-]{1,256}?)[\"']?[ \t]++value[ \t]*+=").match
+"""Matches a key without an attribute, before the attribute that contains its value."""
 WORD = rf"-{{0,2}}[A-Za-z_][^\s\"'<>/={{}}]{{0,{MAX_KEY}}}+"
 QUOTES = ('"', "'")
 one_word = re.compile(WORD).fullmatch
@@ -96,6 +98,8 @@ class Tables:
     """Whether the closer of a value repeats the value's key."""
     between: Markers[Marker]
     """Markers between values."""
+    outline: Markers[Marker]
+    """Markers between values, including the openers of keys in another format."""
     inner: Markers[Marker]
     """Markers between values that do not end the call."""
     plain: ValueEnds
@@ -150,6 +154,7 @@ def tables(body: Parameters, openers: tuple[str, ...], closes: tuple[str, ...]) 
     plain = compile_inside(within, trimmed=False)
     closing = rf"(?:\r?\n)?+{re.escape(before)}({WORD}|-{{1,2}}\Z)(?:\Z|{Markers([(after, True)]).expression()})"
     between = dict(ends + around)
+    outline = between | dict.fromkeys(body.foreign_keys, Marker.KEY)
     quote_open, quoted = None, None
     if body.quote:
         quote_open = Markers([(body.quote[0], Marker.OPEN)])
@@ -164,6 +169,7 @@ def tables(body: Parameters, openers: tuple[str, ...], closes: tuple[str, ...]) 
         line_keys=all(end.endswith("\n") for end in body.key_rule.ends),
         keyed=bool(keyed),
         between=Markers(between.items()),
+        outline=Markers(outline.items()),
         inner=Markers([(text, mark) for text, mark in between.items() if mark is not Marker.CALL_END]),
         plain=plain,
         trimmed=compile_inside(within, trimmed=True) if body.trim else plain,
@@ -300,14 +306,19 @@ def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None
         yield from reader.more()
     end = found.end() - reader.at
     tag = reader.text[reader.at + offset : stop]
+    rule = table.body.key_rule
+    after_equals = not offset or reader.text[reader.at + offset - 1] == "="
+    foreign = bool(table.body.foreign_keys) and (not rule.attribute or after_equals)
     key = key_of(tag, table)
+    if not key and foreign:
+        key = foreign_key_of(tag, rule)
     if not key:
         return None
     kind = attribute_of(tag, table.body.type_attribute) if table.body.type_attribute else ""
     if table.type_ends is not None and table.ends.values[found.lastindex - 1]:
         kind, end = yield from type_at(machine, table.type_ends, end)
     types = TYPES.get(kind.strip().lower(), schema.ANY)
-    if not table.body.key_rule.attribute or not ("value" in tag or tag[-1:] == "/"):
+    if not (rule.attribute or (foreign and plain_key(tag.strip()) is None)) or not ("value" in tag or tag[-1:] == "/"):
         return Tag(key, types, end)
     value = attribute_of(tag, VALUE_ATTRIBUTE) if re.search(r"\bvalue[ \t]*=", tag) else None
     return Tag(key, types, end, value=value, closed=tag[-1:] == "/")
@@ -358,6 +369,14 @@ def key_of(tag: str, table: Tables) -> str:
     if found is None or (table.keyed and not one_word(found[1])):
         return ""
     return found[1]
+
+
+def foreign_key_of(tag: str, rule: NameRule) -> str:
+    """Return the key in the remainder of a tag that is written as another format writes it, or "" if it contains no
+    key: `name="k"` where the key is plain, `k` where it is an attribute, and `k value="…"` in both cases.
+    """
+    found = key_before_value(tag) or (plain_key(tag.strip()) if rule.attribute and "=" not in tag else None)
+    return found[1] if found is not None else attribute_of(tag, "name") if not rule.attribute else ""
 
 
 def attribute_of(tag: str, name: str) -> str:

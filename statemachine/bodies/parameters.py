@@ -67,8 +67,9 @@ def read_parameters(machine: Machine, table: Tables, reading: "ParameterReader")
             if wrapped:
                 yield from skip_closer(machine, table, Marker.CLOSE)
             return
-        mark, length = yield from marker_at(machine, table.between, 0)
+        mark, length = yield from marker_at(machine, table.outline, 0)
         if mark is Marker.KEY and (yield from opens_key(machine, table, reading.level, length)):
+            reading.level.foreign = not table.between.match(reader.text, reader.at)
             reader.take(length)
             if candidate.offered and not candidate.committed and not table.keyed:
                 machine.commit()

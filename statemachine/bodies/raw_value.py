@@ -52,7 +52,7 @@ mention = re.compile(r" |[,.;:!?)\]](?:[\s<]|(\Z))").match
 class RawValue:
     """Value of a key whose opener has been read."""
 
-    __slots__ = ("doubtful", "inside", "key", "levels", "machine", "run", "shown", "slot", "table", "trimmed")
+    __slots__ = ("between", "doubtful", "inside", "key", "levels", "machine", "run", "shown", "slot", "table", "trimmed")
 
     def __init__(self, machine: Machine, table: Tables, levels: Sequence[Level], slot: Slot, *, trimmed: bool) -> None:
         inside = table.trimmed if trimmed else table.plain
@@ -67,6 +67,8 @@ class RawValue:
         self.shown = ShownMarkup()
         self.doubtful = False
         """Whether a key opener was taken to be mentioned that may be a parameter after a missing closer."""
+        # In a value, the keys of another format are text, unless its own key is one of them.
+        self.between = table.outline if levels[0].foreign else table.between
         self.inside = inside.markers
         self.run = inside.run
         names = levels[-1].names
@@ -195,7 +197,7 @@ class RawValue:
         if self.shown.calls:
             return False
         offset = yield from self.machine.reader.whitespace_end(offset)
-        mark, end = (yield from marker_at(self.machine, self.table.between, offset)) if offset >= 0 else (None, 0)
+        mark, end = (yield from marker_at(self.machine, self.between, offset)) if offset >= 0 else (None, 0)
         return mark is Marker.CALL_END and (yield from self.may_end(end))
 
     def ends_after_mention(self, offset: int) -> Generator[None, None, bool]:
@@ -208,7 +210,7 @@ class RawValue:
         if self.shown.stack[-1] is not MarkupKind.MENTION:
             return False
         begin = yield from reader.whitespace_end(offset)
-        mark, end = (yield from marker_at(machine, self.table.between, begin)) if begin >= 0 else (None, 0)
+        mark, end = (yield from marker_at(machine, self.between, begin)) if begin >= 0 else (None, 0)
         if mark is Marker.KEY and not self.shown.calls:
             level = self.levels[-1]
             line = not self.trimmed or "\n" in reader.text[reader.at + offset : reader.at + begin]
@@ -263,7 +265,7 @@ class RawValue:
         if end < 0:
             return False
         end = yield from self.machine.reader.whitespace_end(end)
-        mark, _ = (yield from marker_at(self.machine, self.table.between, end)) if end >= 0 else (None, 0)
+        mark, _ = (yield from marker_at(self.machine, self.between, end)) if end >= 0 else (None, 0)
         return mark is not Marker.VALUE_END
 
     def show(self, mark: Marker | None, end: int) -> Generator[None, None, int]:
@@ -337,7 +339,7 @@ class RawValue:
             return False
         if reader.text.startswith(">", reader.at + offset):
             offset = yield from machine.reader.whitespace_end(offset + 1)
-        mark, end = yield from marker_at(machine, self.table.between, offset)
+        mark, end = yield from marker_at(machine, self.between, offset)
         if mark is Marker.KEY:
             follows = levels[-1].accepts_key((yield from key_at(machine, self.table, end)), closed=True)
         elif mark is Marker.VALUE_END and not self.table.keyed:
@@ -349,7 +351,7 @@ class RawValue:
             return True
         else:
             at = reader.at + offset  # the end of the text, possibly in the middle of a marker
-            cut = self.table.between.match(reader.text, at)
+            cut = self.between.match(reader.text, at)
             follows = reader.ended and (at >= len(reader.text) or cut is not None)
         # a supposed key opener, or a closer that repeats its key, may be a marker of an enclosing element
         may_be_outer = mark is None or self.table.keyed

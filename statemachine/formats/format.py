@@ -150,6 +150,10 @@ class Parameters:
     """Closer of a value."""
     other_keys: tuple[tuple[str, str], ...] = ()
     """Additional key openers that are accepted when reading, each with the closer of its value."""
+    foreign_keys: tuple[str, ...] = ()
+    """Key openers of another format with the same closers, which models write between parameters. In a value, they are
+    text.
+    """
     trim: bool = False
     """Whether a newline on each side of a value is markup. The newline before the closer is markup only if there is one
     after the opener.

@@ -6,6 +6,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from attrs import evolve
+
 from statemachine.formats.format import (
     Anchor,
     Envelope,
@@ -34,11 +36,12 @@ INVOKE = Parameters(
     key="<{ns}parameter{ }",
     key_rule=NameRule(attribute="name"),
     close="</{ns}parameter>",
+    foreign_keys=("<parameter=",),
     wrappers=(("<{ns}parameter_list>", "</{ns}parameter_list>"),),
 )
 INVOKE_NAME = NameRule(ends=(">", "/>"), attribute="name")
-FUNCTION = Parameters(key="<parameter=", key_rule=NameRule(), close="</parameter>", trim=True)
-VERBATIM = Parameters(key="<parameter=", key_rule=NameRule(), close="</parameter>")
+VERBATIM = Parameters(key="<parameter=", key_rule=NameRule(), close="</parameter>", foreign_keys=("<parameter{ }",))
+FUNCTION = evolve(VERBATIM, trim=True)
 ARG_KEYS = Parameters(
     key="<arg_key{:}>", key_rule=NameRule(ends=("</arg_key{:}>{*}<arg_value{:}>",)), close="</arg_value{:}>"
 )
@@ -830,6 +833,7 @@ TABLE = (
                     key_rule=NameRule(attribute="name"),
                     close="</param>",
                     other_keys=(("<parameter{ }", "</parameter>"), ("<paramname=", "</param>")),
+                    foreign_keys=("<parameter=",),
                     wrappers=(("<arguments>", "</arguments>"),),
                     quote=("<![CDATA[", "]]>"),
                 ),
