@@ -52,7 +52,19 @@ mention = re.compile(r" |[,.;:!?)\]](?:[\s<]|(\Z))").match
 class RawValue:
     """Value of a key whose opener has been read."""
 
-    __slots__ = ("between", "doubtful", "inside", "key", "levels", "machine", "run", "shown", "slot", "table", "trimmed")
+    __slots__ = (
+        "between",
+        "doubtful",
+        "inside",
+        "key",
+        "levels",
+        "machine",
+        "run",
+        "shown",
+        "slot",
+        "table",
+        "trimmed",
+    )
 
     def __init__(self, machine: Machine, table: Tables, levels: Sequence[Level], slot: Slot, *, trimmed: bool) -> None:
         inside = table.trimmed if trimmed else table.plain
@@ -102,13 +114,21 @@ class RawValue:
             mark, end = yield from self.marker(0)
             if (yield from self.ends(mark, end, 0)):
                 break
-            text = reader.take((yield from self.show(mark, end)), "argument")
             if mark is Marker.ESCAPE:
-                machine.candidate.arguments.json.add_repair("escaped_marker")
-                text = text.replace(ZERO_WIDTH_SPACE, "")
+                text = yield from self.escaped_marker()
+            else:
+                text = reader.take((yield from self.show(mark, end)), "argument")
             reader.emit_arguments(json_escape(text))
         reader.emit_arguments('"')
         yield from self.close()
+
+    def escaped_marker(self) -> Generator[None, None, str]:
+        """Consume an escaped marker here, and return it without its zero-width space, or return "" if none is here."""
+        mark, end = yield from self.marker(0)
+        if mark is not Marker.ESCAPE:
+            return ""
+        self.machine.candidate.arguments.json.add_repair("escaped_marker")
+        return self.machine.reader.take(end, "argument").replace(ZERO_WIDTH_SPACE, "")
 
     def close(self) -> Grammar:
         """Consume the closer of the value, if present, and decide whether the value is sound."""
@@ -425,8 +445,9 @@ class RawValue:
         machine.candidate.arguments.open_value = False
         node = self.slot.node
         state.typed = Typed(node) if node is not None and node.deep else None
+        state.escaped_marker = self.escaped_marker if self.table.body.escapes else None
         yield from json_text.value(reader, state)
-        state.typed = None
+        state.typed = state.escaped_marker = None
         offset = yield from machine.reader.whitespace_end(0)
         if offset > 0:
             reader.take(offset)

@@ -131,6 +131,10 @@ class JsonState:
     """Schema of the values, or None if they have no schema."""
     around: Around | None = None
     """Text around this JSON text. If it is None, the first quote ends a string."""
+    escaped_marker: Callable[[], Generator[None, None, str]] | None = None
+    """Consumes a marker at the current position of a string that is escaped in the language around this JSON text, and
+    returns it without the escape, or "" if none is there. None if that language has no escapes.
+    """
     may_follow_string: Callable[[int], Generator[None, None, bool]] | None = None
     """In an expression: whether the text at an offset may follow a string at the current position."""
     leave_open: int = 0

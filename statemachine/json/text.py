@@ -43,6 +43,8 @@ def string_run(quotes: str, convert: Callable[[str], str] | None = None) -> Run:
 
 
 STRICT = string_run('"')
+TO_MARKER = string_run('"<')
+"""Run for the text of a string up to a quote or a marker that may be escaped."""
 MARKUP_STARTS = "<[`\r\n"
 """First characters of markup that can only follow a call."""
 AFTER_UNESCAPED_QUOTE = string_run('"' + MARKUP_STARTS)
@@ -355,7 +357,7 @@ def string(reader: Reader, state: JsonState, around: Around | None = None) -> Gr
     quote = reader.text[reader.at]
     state.quoted = True
     if quote == '"':
-        run, closers = STRICT, '"'
+        run, closers = STRICT if state.escaped_marker is None else TO_MARKER, '"'
         reader.take_arguments(1)
     else:
         run, closers = LOOSE[quote], CLOSERS[quote] + ('"' if quote != "'" else "")
@@ -400,6 +402,8 @@ def string(reader: Reader, state: JsonState, around: Around | None = None) -> Gr
             state.add_repair("control_character")
             reader.take(1, "repair")
             reader.emit_arguments(CONTROL.get(char, f"\\u{ord(char):04x}"))
+        elif state.escaped_marker is not None and (text := (yield from state.escaped_marker())):
+            reader.emit_arguments(text)
         else:
             reader.take_arguments(1)
 
