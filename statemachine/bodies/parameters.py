@@ -73,6 +73,8 @@ def read_parameters(machine: Machine, table: Tables, reading: "ParameterReader")
             reader.take(length)
             if candidate.offered and not candidate.committed and not table.keyed:
                 machine.commit()
+            while table.line_keys and (yield from reader.peek()) in " \t":
+                reader.take(1)
             if whole := (yield from holds_all(machine, table, reading.level)):
                 yield from reading.all_arguments()
                 yield from take_value_closer(machine, table, whole)
