@@ -111,8 +111,14 @@ def write_key(text: str, body: Expression) -> str:
 
 
 def parameters(call: Written, form: Format, body: Parameters) -> list[str]:
-    """Write each argument between its markers."""
-    return [parameter(form, body, key, value, text) for key, value, text in members(arguments_of(call))]
+    """Write each argument between its markers, or all of them as one object if a closer cannot repeat one of the
+    keys.
+    """
+    arguments = arguments_of(call)
+    listed = list(members(arguments))
+    if "{key}" in body.close and not all(one_word(key) for key, _, _ in listed):
+        return [arguments]
+    return [parameter(form, body, key, value, text) for key, value, text in listed]
 
 
 def parameter(form: Format, body: Parameters, key: str, value: object, text: str) -> str:

@@ -124,6 +124,14 @@ def test_ambiguous_elements_are_written_as_json(value: str) -> None:
     assert parse(text, ["f"], formats=["minimax_m3"])[1] == [call]
 
 
+@each("form", ["minimax_m3", "minimax_m3_plain", "tag"])
+def test_keys_that_no_closer_can_repeat_are_written_as_json(form: str) -> None:
+    call = Call("f", '{"a": "x", "b c": 1}')
+    text = write([call], form)
+    assert '{"a": "x", "b c": 1}' in text
+    assert parse(text, ["f"], formats=[form])[1] == [call]
+
+
 def test_strings_that_contain_the_quote_of_the_format() -> None:
     call = Call("f", json.dumps({"a": '<|"|>', "b:c": "<escape>"}))
     assert write([call], "gemma4") == '<|tool_call>call:f{a:"<|\\"|>",<|"|>b:c<|"|>:<|"|><escape><|"|>}<tool_call|>'
