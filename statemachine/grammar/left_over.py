@@ -20,10 +20,11 @@ def read_left_over(machine: Machine, close: str, newlines: int, end: int) -> Gra
 
     They are buffered, along with the whitespace between them, until something else arrives. Even at the end, they are
     text if the reply has shown call markup, because it may be about such markup; if all of them close values; or if
-    there is only one and it does not begin a line, since a sentence may end with it.
+    there is only one and it neither begins a line nor follows a call, since a sentence may end with it.
     """
     reader, known = machine.reader, machine.tables.closers
-    closes_call, several = close in known.calls, newlines > 0
+    follows_call = machine.candidate.committed and not machine.text_state.text_seen
+    closes_call, several = close in known.calls, newlines > 0 or follows_call
     while not machine.text_state.call_markup_shown:
         found = match_whitespace(reader.text, reader.at + end)
         begin = (found.end() if found else 0) - reader.at

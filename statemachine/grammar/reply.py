@@ -220,7 +220,7 @@ def end_in_text(machine: Machine) -> None:
         machine.open_candidate()
         reader.take(len(reader.text) - reader.at)
     if frames.state is State.CANDIDATE:
-        reader.release(Sink.DISCARD if spoilt else sink)
+        reader.release(Sink.SYNTAX if replaces_closer(machine) else Sink.DISCARD if spoilt else sink)
     if frames.state is State.AFTER:
         run = line_ends(reader.text, reader.at)
         reader.sink = Sink.SYNTAX
@@ -228,6 +228,15 @@ def end_in_text(machine: Machine) -> None:
     if frames.state is not State.BROKEN and not spoilt:
         reader.sink = sink
     reader.take(len(reader.text) - reader.at)
+
+
+def replaces_closer(machine: Machine) -> bool:
+    """Return whether the candidate is an opener after a call, without anything after it, which a model may write in
+    place of the closer.
+    """
+    candidate, reader = machine.candidate, machine.reader
+    alone = candidate.format is None and not candidate.envelope.json.stack and reader.at >= len(reader.text)
+    return machine.stopped and candidate.follows_call and candidate.marked and not candidate.in_fence and alone
 
 
 def is_begun_marker(machine: Machine) -> bool:

@@ -96,6 +96,8 @@ class Candidate:
     """Info string of the fence if the candidate is the first thing in a fence before any text."""
     fenced_body: bool = False
     """Whether the JSON after the opener is in a code fence."""
+    follows_call: bool = False
+    """Whether only newlines separate the candidate from the call before it."""
     self_closed: bool = False
     """Whether the call's tag closed itself (`/>`), so that no closer follows."""
 

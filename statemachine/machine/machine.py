@@ -132,8 +132,8 @@ class Machine:
 
     def open_candidate(self) -> None:
         """Open a candidate."""
-        self.candidate = Candidate()
         past = self.text_state
+        self.candidate = Candidate(follows_call=past.after_call)
         past.opens_line, past.after_call = past.place is START or not past.text_seen or past.after_call, False
         self.frames.apply(Input.OPEN, candidate=self.candidate)
         self.text_state.place = INSIDE
