@@ -21,7 +21,7 @@ from statemachine.stream.emitter import Sink
 FENCE = "```"
 NO_OPENERS = frozenset((TextFinding.TICK, TextFinding.FENCE, TextFinding.TAG, TextFinding.STRUCK))
 """Findings in text that open no call."""
-brackets = re.compile(r"[ \t\r\n]{0,16}+(?:\Z|(?:[}\])][ \t\r\n]{0,16}+){1,4}+)").match
+brackets = re.compile(r"[ \t\r\n]{0,16}+(?:\Z|(?:[}\]),][ \t\r\n]{0,16}+){1,4}+)").match
 
 # ---- in text
 
@@ -270,7 +270,9 @@ def read_closers(machine: Machine, call: Candidate) -> Generator[None, None, boo
 
 
 def skip_surplus_brackets(machine: Machine, own: tuple[str, ...]) -> Grammar:
-    """Skip surplus brackets, which are markup if the call's closer (`{…}]<|call|>`) or the end of the reply follows."""
+    """Skip surplus brackets and commas, which are markup if the call's closer (`{…}]<|call|>`) or the end of the reply
+    follows.
+    """
     reader = machine.reader
     markers = closers_of(own)
     while (found := brackets(reader.text, reader.at)) or (reader.at >= len(reader.text) and not reader.ended):
