@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from statemachine.names import differs_in_one, spelling_of, without_namespace
+from statemachine.names import NAMESPACES, differs_in_one, spelling_of, without_namespace
 
 Tools = Mapping[str, Any] | Iterable[Any] | None
 """Tools as accepted by a parser: a mapping from names to schemas; a mixed iterable of names, protocol-style tools and
@@ -130,6 +130,10 @@ def schema_of_hint(hint: object) -> dict[str, Any]:
     return {"type": kind}
 
 
+MIN_NAMESPACE = 3
+"""Minimum number of characters after a blank that may begin a namespace; fewer are more likely a word (`to`)."""
+
+
 class Toolset:
     """Offered tools, with the lookups that the parser needs."""
 
@@ -157,6 +161,18 @@ class Toolset:
     def begins_name(self, text: str) -> bool:
         """Return whether the name of an offered tool begins with this text."""
         return self._schemas is not None and any(name.startswith(text) for name in self._schemas)
+
+    def may_become_name(self, text: str, *, after_blank: bool) -> bool:
+        """Return whether this text may be the beginning of a name that refers to an offered tool."""
+        begun = spelling_of(without_namespace(text))
+        spaces = NAMESPACES if not after_blank or len(text) >= MIN_NAMESPACE else ()
+        if (
+            self._schemas is None
+            or not begun
+            or any(space.startswith(text.casefold().rstrip(".:/")) for space in spaces)
+        ):
+            return True
+        return any(known.startswith(begun) or begun.startswith(known) for known in map(spelling_of, self._schemas))
 
     def schema(self, name: str | None) -> object:
         """Return the JSON Schema of a tool's parameters, or None if the tool has none."""

@@ -239,12 +239,27 @@ def replaces_closer(machine: Machine) -> bool:
     return machine.stopped and candidate.follows_call and candidate.marked and not candidate.in_fence and alone
 
 
+def may_become_call(machine: Machine) -> bool:
+    """Return whether the candidate may become a call: if the unread text is its name so far, the name of an offered
+    tool must begin like that, since a sentence may mention a marker.
+    """
+    candidate, reader = machine.candidate, machine.reader
+    begun = reader.text[reader.at :]
+    rules = (
+        [variant.name_rule for variant in candidate.format.variants if variant.name_rule] if candidate.format else []
+    )
+    if not begun[:1].isalpha() or candidate.envelope.json.stack or not rules or rules[0].attribute or rules[0].id_end:
+        return True
+    return machine.tools.may_become_name(begun, after_blank=reader.buffered.text().endswith(" "))
+
+
 def is_begun_marker(machine: Machine) -> bool:
     """Return whether the candidate is the beginning of a call with a marker, or the unread text is part of a marker."""
     candidate, reader, frames, tables = machine.candidate, machine.reader, machine.frames, machine.tables
     if frames.state is State.CANDIDATE:
         form = candidate.format
-        return candidate.marked and (not candidate.in_fence or (form is not None and bool(form.openers)))
+        marked = candidate.marked and (not candidate.in_fence or (form is not None and bool(form.openers)))
+        return marked and may_become_call(machine)
     text = reader.text[reader.at :].lstrip("\r\n")
     if len(text) < MIN_OPENER or text[0] in NO_OPENER or text[0].isalnum():
         return False
