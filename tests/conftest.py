@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 import signal
 import ssl
 import sys
@@ -29,6 +30,9 @@ gc.disable()
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """A script's background jobs ignore SIGINT, and so would each process that a test starts and interrupts."""
+
+re._MAXCACHE = 10_000
+"""The expressions of the tests' many tables are compiled once per process."""
 
 tables.tables_of = parser.tables_of = lru_cache(512)(tables.tables_of.__wrapped__)
 """The tests use more sets of formats than any server; each is compiled once per process."""

@@ -4,25 +4,14 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
-from agents import (
-    Agent,
-    FunctionTool,
-    ModelSettings,
-    OpenAIChatCompletionsModel,
-    OpenAIProvider,
-    OpenAIResponsesModel,
-    RunConfig,
-    Runner,
-)
-from agents.items import MessageOutputItem, ToolCallItem
 from openai import AsyncOpenAI
 from support.clients import KINDS, TIMEOUT, Model, Outcome
 from support.servers import uvicorn_server
 
 import streamtool
 
-MODELS = {"chat": OpenAIChatCompletionsModel, "responses": OpenAIResponsesModel}
-QUIET = RunConfig(tracing_disabled=True)
+MODELS = {"chat": "OpenAIChatCompletionsModel", "responses": "OpenAIResponsesModel"}
+"""Protocol → the name of the SDK's class. The SDK is imported by the tests: only one worker needs it."""
 
 
 @pytest.fixture
@@ -49,18 +38,24 @@ def tool_of(task, offer):
     async def run(_, arguments):
         return task.result(offer.name, json.loads(arguments))
 
+    from agents import FunctionTool
+
     return FunctionTool(offer.name, offer.description, offer.parameters, run, strict_json_schema=False)
 
 
 async def loop(model, task, streamed):
+    from agents import Agent, ModelSettings, RunConfig, Runner
+    from agents.items import MessageOutputItem, ToolCallItem
+
+    quiet = RunConfig(tracing_disabled=True)
     tools = [tool_of(task, offer) for offer in task.offers]
     agent = Agent("helper", instructions=task.system, tools=tools, model=model, model_settings=ModelSettings())
     if streamed:
-        result = Runner.run_streamed(agent, task.question, run_config=QUIET)
+        result = Runner.run_streamed(agent, task.question, run_config=quiet)
         types = [event.data.type async for event in result.stream_events() if event.type == "raw_response_event"]
         pieces = types.count("response.function_call_arguments.delta")
     else:
-        result, pieces = await Runner.run(agent, task.question, run_config=QUIET), 2
+        result, pieces = await Runner.run(agent, task.question, run_config=quiet), 2
     assert result.final_output == task.final
     calls = [item.raw_item for item in result.new_items if isinstance(item, ToolCallItem)]
     said = [item.raw_item.content[0].text for item in result.new_items if isinstance(item, MessageOutputItem)]
@@ -75,15 +70,19 @@ async def loop(model, task, streamed):
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("protocol", MODELS)
 async def test_the_runner_completes_a_task(place, protocol, streamed, kind):
+    import agents
+
     model, url = place
     task = model.task(kind)
     async with wrapped(url) as client:
-        outcome = await loop(MODELS[protocol](task.model, client), task, streamed)
+        outcome = await loop(getattr(agents, MODELS[protocol])(task.model, client), task, streamed)
     model.check(task, outcome, calls=None, end=None)
 
 
 @pytest.mark.anyio
 async def test_a_provider_uses_the_client_for_all_agents(place):
+    from agents import OpenAIProvider
+
     model, url = place
     task = model.task("two")
     async with wrapped(url) as client:

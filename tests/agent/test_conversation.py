@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from support.forked import Forked
 from support.servers import uvicorn_server
 
 from streamtool.cli import main
@@ -43,13 +44,6 @@ def sleep() -> None:
 
     time.sleep(600)
 '''
-START = """
-import fcntl, sys, termios
-from streamtool.cli import main
-
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that keys become signals
-sys.exit(main(sys.argv[1:]))
-"""
 CTRL_C, CTRL_D, CTRL_R, UP, ENTER = b"\x03", b"\x04", b"\x12", b"\x1b[A", b"\r"
 ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>])|\r")
 
@@ -69,7 +63,7 @@ def folder(tmp_path, monkeypatch):
 class Terminal:
     """A terminal that runs the command."""
 
-    def __init__(self, leader: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, leader: int, process: Forked) -> None:
         self._leader = leader
         self.process = process
         self.text = ""
@@ -119,15 +113,14 @@ def terminal(*argv: str) -> Iterator[Terminal]:
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_FORMATS": "tool_call"}  # fast to compile
     environ["STREAMTOOL_CHAT_TEMPLATE"] = "none"  # a scripted upstream only expects requests for replies
-    command = [sys.executable, "-c", START, "run", *argv]
-    ends = {"stdin": follower, "stdout": follower, "stderr": follower}
-    with subprocess.Popen(command, env=environ, **ends, start_new_session=True) as process:
-        os.close(follower)
-        try:
-            yield Terminal(leader, process)
-        finally:
-            process.kill()
-            os.close(leader)
+    process = Forked(["run", *argv], environ, terminal=follower)
+    os.close(follower)
+    try:
+        yield Terminal(leader, process)
+    finally:
+        process.kill()
+        os.close(leader)
+        process.communicate()
 
 
 def messages_of(name: str) -> list[dict[str, object]]:

@@ -38,8 +38,8 @@ def lines(data: bytes | str) -> list[Any]:
 
 
 def command(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[bytes]:
-    """Run `streamtool parse`; in this process where one process is enough or nothing is parsed."""
-    if code or ("--jobs", "1") in itertools.pairwise(arguments):
+    """Run `streamtool parse`; in this process unless it is to start others."""
+    if code or ("--jobs", "2") not in itertools.pairwise(arguments):
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             assert main(["parse", *arguments]) == code
@@ -134,7 +134,7 @@ def test_tools_are_read_from_each_record(tmp_path: Path):
 def test_a_killed_run_is_resumed(tmp_path: Path):
     written(tmp_path, "a.jsonl", [{"about": "x" * 1500, **record} for record in records(3_500)])  # several batches
     written(tmp_path, "b.json", records(900))
-    whole = command("a.jsonl", "b.json", "--field", "out.choices.0.text", "--jobs", "2", cwd=tmp_path)
+    whole = command("a.jsonl", "b.json", "--field", "out.choices.0.text", "--jobs", "1", cwd=tmp_path)
     arguments = ["a.jsonl", "b.json", "--field", "out.choices.0.text", "--jobs", "2", "--output", "out.jsonl"]
     argv = [sys.executable, "-m", "streamtool", "parse", *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -178,7 +178,7 @@ def test_recordings(tmp_path: Path):
             for _ in range(3):
                 assert to_openai(served.url, stream=True) == ("good", 1)
             wait_for(lambda: len([*folder.glob("*.jsonl")]) == 3, "they are written")
-    done = command("recordings", cwd=tmp_path)
+    done = command("recordings", "--jobs", "1", cwd=tmp_path)
     found = lines(done.stdout)
     assert [(one["record"], one["text"], one["calls"][0]["name"]) for one in found] == [(1, "good", "ping")] * 3
     assert b"3 records" in done.stderr
@@ -187,7 +187,7 @@ def test_recordings(tmp_path: Path):
     one.write_bytes(first + b'{"type": "text", "parser": 9, "text": "x"}\n' + b"".join(more))
     other.write_bytes(other.read_bytes()[:-30])  # the process was killed
     third.write_bytes(third.read_bytes().replace(b'"formats":["tool_call"]', b'"formats":["invoke"]'))
-    bad, cut, invoked = lines(command("recordings", cwd=tmp_path).stdout)
+    bad, cut, invoked = lines(command("recordings", "--jobs", "1", cwd=tmp_path).stdout)
     assert "not a line of a recording" in bad["error"]
     assert cut["calls"][0]["name"] == "ping"
     assert not invoked["calls"]  # parsed with the original options

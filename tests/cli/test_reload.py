@@ -6,8 +6,6 @@ Real processes and signals, under both servers, with one worker and with two; th
 import os
 import signal
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +20,7 @@ import openai
 import pytest
 from support.dialects import chat
 from support.forked import Forked
-from support.servers import ROOT, Process, Served, uvicorn_server, wait_for
+from support.servers import Process, Served, uvicorn_server, wait_for
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
@@ -214,19 +212,20 @@ def test_new_websockets_have_the_new_limit(
 def test_the_reload_command(tmp_path: Path, upstreams: tuple[Upstream, Upstream, Served, Served]):
     _, _, one, two = upstreams
 
-    def reload(port: int) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "streamtool", "reload", "--port", str(port)]
-        return subprocess.run(argv, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    def reload(port: int) -> tuple[int | None, str, str]:
+        command = Forked(["reload", "--port", str(port)], {**os.environ})
+        out, err = command.communicate()
+        return command.returncode, out, err
 
     with Process(tmp_path, "uvicorn", settings(one.url)) as process:
         (tmp_path / "settings.toml").write_text(settings(two.url))
-        told = reload(process.port)
-        assert (told.returncode, told.stdout.split()[:3]) == (0, ["asked", "process", str(process.pid)])
+        code, out, _ = reload(process.port)
+        assert (code, out.split()[:3]) == (0, ["asked", "process", str(process.pid)])
         wait_for(lambda: READ in process.log, "the settings are read", 20)
         assert said(process.url, "any") == ("second", 1)
-    told = reload(process.port)
-    assert told.returncode == 1
-    assert f"on 127.0.0.1:{process.port}; use --port for another port" in told.stderr
+    code, _, err = reload(process.port)
+    assert code == 1
+    assert f"on 127.0.0.1:{process.port}; use --port for another port" in err
 
 
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])

@@ -2,17 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import httpx2
 import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
-from pydantic_ai.models import Model
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 from support.clients import KINDS, TIMEOUT, Outcome, Task
 from support.pydantic_ai_loop import loop
 
@@ -21,7 +17,12 @@ REASONS = {"chat": ("tool_call", "stop"), "responses": ("stop", "stop"), "messag
 
 
 @asynccontextmanager
-async def model_of(protocol: str, url: str, name: str) -> AsyncIterator[Model]:
+async def model_of(protocol: str, url: str, name: str) -> AsyncIterator[Any]:
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+    from pydantic_ai.providers.openai import OpenAIProvider
+
     async with httpx2.AsyncClient() as http:
         if protocol == "messages":
             claude = AsyncAnthropic(base_url=url, api_key="none", max_retries=0, timeout=TIMEOUT, http_client=http)

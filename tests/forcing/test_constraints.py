@@ -10,7 +10,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
-from support.gbnf import Grammar
+from support.gbnf import grammar
 from support.sweeps import each
 
 from statemachine import FORMATS, ArgumentsDelta, Call, CallStart, Parser, TextDelta, parse, write
@@ -109,7 +109,7 @@ def called(format: str, text: str, offered: list[Tool]) -> tuple[Tool, CallFrame
 
 def sentences(data: st.DataObject, text: str, **options: Any) -> str:
     chance = data.draw(st.randoms(use_true_random=False))
-    return Grammar(text).sentence(chance.randrange, **options)
+    return grammar(text).sentence(chance.randrange, **options)
 
 
 def read_marked(format: str, inner: str, schema: Any) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def options(format: str) -> tuple[str, str]:
 
 @names
 def test_calls_may_follow_text_and_other_calls(format: str):
-    free, lazy = (Grammar(text) for text in options(format))
+    free, lazy = (grammar(text) for text in options(format))
     one = write([Call("ping", '{"x": 1}')], format)
     two = one + separator(format) + write([Call("pong", "{}")], format)
     text = "Let me see.\n"
@@ -238,7 +238,7 @@ def test_calls_may_follow_text_and_other_calls(format: str):
 
 @names
 def test_free_text_is_any_text_without_the_start_of_a_call(format: str):
-    rules = Grammar(options(format)[0])
+    rules = grammar(options(format)[0])
     for text in ("", "<", "a < b\n\n> c {} [x] ``` @you <tool", "mail me@ping.org", "Äh 🌡\n"):
         assert rules.accepts(text)
     for seed in range(10):
@@ -278,7 +278,7 @@ def test_a_tool_without_named_parameters_gets_a_grammar_that_the_parser_reads(
 ):
     made = call_grammar([tool], format, forced=True, parallel=False, lazy=False)
     assert made is not None
-    rules = Grammar(made[0])
+    rules = grammar(made[0])
     assert rules.accepts(write([Call(tool.name, "{}")], format))
     around = frame(format, tool.name)
     assert not rules.accepts(f"{around.begin}l{around.end}")
@@ -296,8 +296,8 @@ def test_a_value_cannot_contain_the_closer_of_its_call(format: str):
     whole = write([Call("f", '{"x": "hole"}')], format)
     closer = spell(FORMATS[format].close).replace("{tool}", "f")
     assert closer in whole
-    assert Grammar(made[0]).accepts(whole)
-    assert not Grammar(made[0]).accepts(whole.replace("hole", f"a{closer}b"))
+    assert grammar(made[0]).accepts(whole)
+    assert not grammar(made[0]).accepts(whole.replace("hole", f"a{closer}b"))
 
 
 NESTED: Any = {"type": "string"}
@@ -334,7 +334,7 @@ def test_a_schema_that_cannot_be_expressed_becomes_any_object(schema: Any, forma
     assert made is not None
     assert len(made[0]) < 250_000
     for seed in range(5):
-        text = Grammar(made[0]).sentence(random.Random(seed).randrange, 100)
+        text = grammar(made[0]).sentence(random.Random(seed).randrange, 100)
         assert [call.name for call in parse(text, {"f": {}}, formats=[format])[1]] == ["f"] or format != "tool_call"
     json.dumps([call_schema([tool, PING], format), call_structural_tag([tool], format, forced=True, parallel=True)])
 

@@ -1,8 +1,7 @@
 """The inspector over real sockets, under both servers, and as a command."""
 
 import json
-import subprocess
-import sys
+import signal
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.forked import Forked
 from support.inspected import CALL, TOOLS, model
 from support.servers import DEADLINE, ROOT, hypercorn_server, uvicorn_server
 
@@ -44,19 +44,14 @@ def test_a_watching_client_sees_an_exchange_begin_and_end(server):
 @contextmanager
 def command(*arguments: str) -> Iterator[str]:
     """Run a command that serves the page, and yield the URL that it prints."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamtool", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        env={"PATH": "/usr/bin:/bin", "BROWSER": "true"},
-    )  # fmt: skip
+    process = Forked([*arguments], {"PATH": "/usr/bin:/bin", "BROWSER": "true"})
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("the inspector is at http://127.0.0.1:"), line
         yield line.split()[4]
     finally:
-        process.terminate()
-        process.wait(DEADLINE)
-        process.stdout.close()
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
 
 
 @pytest.mark.anyio

@@ -6,6 +6,7 @@
 import json
 import random
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,11 @@ HARMLESS = {"late_id"}
 Outcome = tuple[str, str, list[tuple[str, Any]]]
 """Text and reasoning, without whitespace around them, and calls."""
 
-described = {name: read(template) for name, template in TEMPLATES.items()}
+
+@cache
+def described(name: str) -> Described:
+    """Return the format of a template. It is read on first use, because only one worker needs it."""
+    return read(TEMPLATES[name])
 
 
 def outcome(parts: list[str], known: Described, *, opened: bool = True, others: Sequence[str] = ()) -> Outcome:
@@ -106,7 +111,7 @@ def test_every_template_has_replies():
 
 @each("reply", REPLIES, lambda reply: f"{reply.template}: {reply.title}")
 def test_a_reply_is_read_like_the_reference_at_each_split(reply: Reply):
-    known, wanted = described[reply.template], recorded(reply)
+    known, wanted = described(reply.template), recorded(reply)
     for size in (0, 1, 3):
         assert outcome(pieces(reply.text, size), known) == wanted, f"in pieces of {size}"
     places = random.Random(reply.text).sample(range(1, len(reply.text)), SPLITS)
@@ -117,13 +122,13 @@ def test_a_reply_is_read_like_the_reference_at_each_split(reply: Reply):
 @pytest.mark.long
 @each("reply", REPLIES, lambda reply: f"{reply.template}: {reply.title}")
 def test_a_reply_is_read_like_the_reference_at_every_split(reply: Reply):
-    known, wanted = described[reply.template], recorded(reply)
+    known, wanted = described(reply.template), recorded(reply)
     for place in range(1, len(reply.text)):
         assert outcome(cuts(reply.text, [place]), known) == wanted, f"cut at {place}"
 
 
 def check_with_other_formats(name: str) -> None:
-    known = described[name]
+    known = described(name)
     rivals = rivals_of(find_format(known.format))
     others = [row for row in DEFAULT if row not in rivals]
     for reply in (reply for reply in REPLIES if reply.template == name):
@@ -146,17 +151,17 @@ def test_replies_of_each_template_are_read_alike_with_all_other_formats(name: st
 def test_calls_are_written_as_the_template_describes_them(name: str):
     text = written(name)
     calls = [(call.name, json.loads(call.arguments)) for call in CALLS]
-    assert outcome([text], described[name], opened=False) == ("", "", calls)
+    assert outcome([text], described(name), opened=False) == ("", "", calls)
     if name not in NOT_READ_BACK:
         assert expected(RECORDED["written"][name]) == ("", "", calls)
 
 
 @each("name", TEMPLATES)
 def test_the_text_around_forced_arguments_is_that_of_the_template(name: str):
-    around = frame(described[name].format, "find_bird")
+    around = frame(described(name).format, "find_bird")
     given = {"json": '{"count": 2}', "parameters": "", "keywords": "", "free": ""}[around.inside]
     wanted = [("find_bird", json.loads(given or "{}"))]
-    assert outcome([around.begin, given, around.end], described[name], opened=False) == ("", "", wanted)
+    assert outcome([around.begin, given, around.end], described(name), opened=False) == ("", "", wanted)
     assert around.begin.startswith(around.trigger)
 
 
@@ -174,20 +179,20 @@ def test_arguments_are_streamed(name: str):
     """Arguments are sent as they are written, whereas the reference parses them once the call is closed."""
     text = written(name)
     end = text.index("coot") + 4
-    parser = Parser(TOOLS, formats=[described[name].format])
+    parser = Parser(TOOLS, formats=[described(name).format])
     parts = [event.text for event in parser.feed(text[:end]) if isinstance(event, ArgumentsDelta)]
     assert "".join(parts).endswith("coot")
 
 
 def test_reasoning_is_read_even_without_tools():
-    known = described["delimited_strings"]
+    known = described("delimited_strings")
     parser = Parser({}, formats=[known.format])
     text = "<|lane>muse\nhm<lane|>Two coots."
     assert folded([*parser.feed(text), *parser.close()]) == ("Two coots.", "hm", [])
 
 
 def test_a_format_has_the_name_of_its_template():
-    one, other = described["json_in_tags"].format, described["channels"].format
+    one, other = described("json_in_tags").format, described("channels").format
     assert one != other
     assert one.startswith("response_template_")
     assert read({**TEMPLATES["json_in_tags"]}).format == one

@@ -5,9 +5,9 @@ result.
 import io
 import itertools
 import json
+import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 from support import dialects
+from support.forked import Forked
 from support.servers import free_port, uvicorn_server, wait_for
 
 from streamtool import sample
@@ -616,11 +617,10 @@ def test_an_interrupt_exits_with_130(serve, at):
         return Script((), before=(Hang(),)) if at in request.body else Fake()(request)
 
     upstream = ScriptedUpstream(waiting)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": ROOT}
-    with subprocess.Popen([sys.executable, "-m", "streamtool", "probe", serve(upstream)], **pipes) as child:
-        wait_for(lambda: any(at in request.body for request in upstream.requests), "it waits", 20)
-        child.send_signal(signal.SIGINT)
-        assert child.communicate(timeout=20) == (b"", b"")
+    child = Forked(["probe", serve(upstream)], {**os.environ})
+    wait_for(lambda: any(at in request.body for request in upstream.requests), "it waits", 20)
+    child.send_signal(signal.SIGINT)
+    assert child.communicate() == ("", "")
     assert child.returncode == 130
 
 

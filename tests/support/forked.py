@@ -8,6 +8,7 @@ The test process adopts the orphan of the second fork, so it can wait for it lik
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import io
@@ -18,6 +19,8 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -51,23 +54,23 @@ FORKERS: list[int] = []
 class Forked:
     """A command line in its own process, with the methods of `subprocess.Popen` that the tests need.
 
-    Standard output is a pipe, and so is standard error unless a file is given for it.
+    Standard output is a pipe, and so is standard error unless a file is given for it. With `terminal`, a descriptor,
+    all three are this terminal, which sends its signals to the process.
     """
 
-    def __init__(self, argv: list[str], env: dict[str, str], stderr: IO[str] | None = None) -> None:
+    def __init__(
+        self, argv: list[str], env: dict[str, str], stderr: IO[str] | None = None, terminal: int | None = None
+    ) -> None:
         self.returncode: int | None = None
         read, write = os.pipe()
         errors = os.pipe() if stderr is None else ()
         self.stderr = open(errors[0], encoding="utf-8") if errors else None  # noqa: PTH123, SIM115  as `stdout`
-        given = {"argv": argv, "env": env, "cwd": os.getcwd()}  # noqa: PTH109  a string is sent
+        given = {"argv": argv, "env": env, "cwd": os.getcwd(), "terminal": terminal is not None}  # noqa: PTH109  a string is sent
         prctl = ctypes.CDLL(None).prctl
         prctl(ADOPT, 1, 0, 0, 0)
         with open(os.devnull) as stdin:  # noqa: PTH123  a descriptor is sent
-            socket.send_fds(
-                forker(),
-                [json.dumps(given).encode()],
-                [stdin.fileno(), write, stderr.fileno() if stderr else errors[1]],
-            )
+            ends = [stdin.fileno(), write, stderr.fileno() if stderr else errors[1]]
+            socket.send_fds(forker(), [json.dumps(given).encode()], ends if terminal is None else [terminal] * 3)
         self.pid = int(forker().recv(64))
         assert forker().recv(64) == b"adopted"
         prctl(ADOPT, 0, 0, 0, 0)
@@ -155,11 +158,14 @@ def serve(channel: socket.socket) -> None:
             os.close(descriptor)
 
 
-def become(descriptors: list[int], argv: list[str], env: dict[str, str], cwd: str) -> None:
+def become(descriptors: list[int], argv: list[str], env: dict[str, str], cwd: str, terminal: bool) -> None:
     """Go on as `python -m streamtool` with these arguments."""
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    if terminal:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.stdin, sys.stdout, sys.stderr = (open(number, mode) for number, mode in enumerate(("r", "w", "w")))  # noqa: PTH123, SIM115
     sys.stderr.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -167,7 +173,21 @@ def become(descriptors: list[int], argv: list[str], env: dict[str, str], cwd: st
     os.environ.clear()
     os.environ.update(env)
     sys.argv, sys.path[0] = ["streamtool", *argv], cwd
-    runpy.run_module("streamtool", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("streamtool", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            leave(ended.code)
+        raise
+
+
+def leave(code: int) -> None:
+    """Exit like the interpreter, but leave the memory to the system: to free it would first copy what is shared."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 ALPHABET = 'ab Z09é"\\\n<>{}[]/=:,_-|`\U0001f321'
@@ -156,6 +157,10 @@ class Grammar:
                     top = least if size < 0 else min(most, least + 4)
                     stack.extend([inner] * (least + choose(top - least + 1)))
         return "".join(out)
+
+
+grammar = lru_cache(Grammar)
+"""Reads a grammar, or returns the one that it has made of the same text: to read it takes longer than a sentence."""
 
 
 class _Reader:

@@ -1,22 +1,27 @@
-"""The loop of a task as a Pydantic AI agent runs it, over any of its models."""
+"""The loop of a task as a Pydantic AI agent runs it, over any of its models.
+
+The package is imported when the loop runs: each worker collects all tests, but only one runs these.
+"""
 
 from typing import Any
 
-from pydantic_ai import Agent, AgentRunResultEvent, Tool
-from pydantic_ai.messages import ModelResponse, PartDeltaEvent, TextPart, ToolCallPart, ToolCallPartDelta
-from pydantic_ai.models import Model
 from support.clients import Outcome, Task
 
 
-def tool_of(task: Task, name: str, description: str, parameters: dict[str, Any]) -> Tool[None]:
+def tool_of(task: Task, name: str, description: str, parameters: dict[str, Any]) -> Any:
+    from pydantic_ai import Tool
+
     def run(**arguments: Any) -> str:
         return task.result(name, arguments)
 
     return Tool.from_schema(run, name, description, parameters)
 
 
-async def loop(model: Model, task: Task, streamed: bool) -> Outcome:
+async def loop(model: Any, task: Task, streamed: bool) -> Outcome:
     """Return the agent's view; fail if its answer is not the task's."""
+    from pydantic_ai import Agent, AgentRunResultEvent
+    from pydantic_ai.messages import ModelResponse, PartDeltaEvent, TextPart, ToolCallPart, ToolCallPartDelta
+
     tools = [tool_of(task, offer.name, offer.description, offer.parameters) for offer in task.offers]
     agent = Agent(model, tools=tools, system_prompt=task.system, retries=0)
     if streamed:
