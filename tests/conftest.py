@@ -84,8 +84,10 @@ settings.load_profile("steady")  # the same examples in every run; `-m long` tri
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Use two workers more than there are cores: tests spend half of their time waiting for a socket or a process."""
-    return 2 + (os.cpu_count() or 1)
+    """Use one worker more than there are cores, because tests wait for sockets and processes. Each further one takes
+    20 s of CPU time to import the SDKs and to compile the formats.
+    """
+    return 1 + (os.cpu_count() or 1)
 
 
 LONGEST = (

@@ -126,8 +126,8 @@ class Hit(NamedTuple):
 def hits_in(text: str) -> Iterator[tuple[str, str]]:
     """Yield (kind, context) for each denied phrase in a paragraph."""
     flat = re.sub(r"(?<!\n)[ \t]*\n[ \t]*(?!\n)", " ", text)
-    allowed = [found.span() for found in _ALLOWED.finditer(flat)]
     for found in _DENIED.finditer(flat):
+        allowed = (one.span() for one in _ALLOWED.finditer(flat))
         if not any(start < found.end() and found.start() < end for start, end in allowed):
             context = flat[max(0, found.start() - 50) : found.end() + 40].replace("\n", " ")
             yield _KINDS[int(str(found.lastgroup)[1:])], context

@@ -74,19 +74,18 @@ def random_tools(seed):
 @each("style", STYLES)
 @each("format", FORMATS)
 def test_it_calls_an_offered_tool_validly_in_the_taught_format(format, style):
-    for seed in range(3 if style == "compact" and format != "tag" else 1):  # `tag` is compiled for each set of tools
-        tools = random_tools(f"{format} {style} {seed}")
-        wanted = random.Random(seed).choice(tools)
-        messages = prompt(user(f"Use {wanted.name} for Paris, 7 times."), tools=tools, format=format, schema=style)
-        visible, calls = calls_in(reply(messages), tools, format)
-        assert [name for name, _ in calls] == [wanted.name]
-        jsonschema_rs.validator_for(wanted.parameters).validate(calls[0][1])
-        assert visible.strip() == ("" if format in ("action_object", "bare_call") else "Let me look that up.")
-        # the reply parses the same when all formats of the default settings are enabled
-        listened = Settings(format=format).for_model("m").listened_formats
-        names = {tool.name: tool.parameters or {} for tool in tools}
-        _, found = parse(reply(messages), names, formats=listened)
-        assert [(call.name, json.loads(call.arguments)) for call in found] == calls
+    tools = random_tools(f"{format} {style}")
+    wanted = random.Random(format).choice(tools)
+    messages = prompt(user(f"Use {wanted.name} for Paris, 7 times."), tools=tools, format=format, schema=style)
+    visible, calls = calls_in(reply(messages), tools, format)
+    assert [name for name, _ in calls] == [wanted.name]
+    jsonschema_rs.validator_for(wanted.parameters).validate(calls[0][1])
+    assert visible.strip() == ("" if format in ("action_object", "bare_call") else "Let me look that up.")
+    # the reply parses the same when all formats of the default settings are enabled
+    listened = Settings(format=format).for_model("m").listened_formats
+    names = {tool.name: tool.parameters or {} for tool in tools}
+    _, found = parse(reply(messages), names, formats=listened)
+    assert [(call.name, json.loads(call.arguments)) for call in found] == calls
 
 
 @each("format", [name for name in FORMATS if name != "action_object"])
@@ -122,6 +121,10 @@ def test_both_and_and_request_two_calls():
         assert calls == [("get_weather", {"city": "Rome", "days": 1}), ("get_time", {"zone": "Rome"})]
 
 
+FRAMES = ("tool_result", "doai", "windlass", "<<{name} {id}>>\n{content}\n<</>>")
+"""Frames of results; each format is tried with one of them and the default."""
+
+
 @each("format", FORMATS)
 def test_after_results_it_answers_and_quotes_them(format):
     called = Message("assistant", calls=(ToolCall("c1", "get_weather", "{}"), ToolCall("c2", "get_time", "{}")))
@@ -129,7 +132,7 @@ def test_after_results_it_answers_and_quotes_them(format):
         "user",
         results=(ToolResult("c1", (TextPart("Sunny\n21 C"),)), ToolResult("c2", (TextPart('{"now": "12:00"}'),))),
     )
-    for frame in ("default", "tool_result", "doai", "windlass", "<<{name} {id}>>\n{content}\n<</>>"):
+    for frame in ("default", FRAMES[list(FORMATS).index(format) % len(FRAMES)]):
         messages = prompt(user("Both!"), called, got, tools=TOOLS, format=format, results=ResultSettings(frame=frame))
         visible, calls = calls_in(reply(messages), TOOLS, format)
         assert (visible, calls) == ('Here is what I found: Sunny\n21 C | {"now": "12:00"}', []), frame
