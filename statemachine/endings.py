@@ -3,7 +3,7 @@
 import re
 from collections.abc import Generator
 
-from statemachine.formats.markers import closers_of, run_to
+from statemachine.formats.markers import closers_of, names_other, run_to
 from statemachine.formats.openers import closers_of_call
 from statemachine.formats.scanner import MAX_NEWLINES
 from statemachine.formats.unmarked import TextFinding
@@ -42,6 +42,8 @@ def find_closer(machine: Machine, pending: list[str]) -> Generator[None, None, t
         if begin < len(reader.text):
             closer = markers.match(reader.text, begin)
             if closer is None:
+                return 0, ""
+            if closer.lastindex and names_other(closer[0], machine.candidate.name):
                 return 0, ""
             if closer.lastindex:
                 return closer.end() - reader.at, markers.values[closer.lastindex - 1]

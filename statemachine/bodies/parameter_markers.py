@@ -17,7 +17,8 @@ from attrs import frozen
 from statemachine import schema
 from statemachine.bodies.scalars import unescape_entities
 from statemachine.formats.format import NameRule, Parameters
-from statemachine.formats.markers import Markers, text_run
+from statemachine.formats.markers import Markers, names_other, text_run
+from statemachine.formats.openers import with_name
 from statemachine.formats.table import FORMATS
 from statemachine.machine.machine import Machine
 from statemachine.stream.buffer import EndOfText, Mismatch
@@ -70,6 +71,8 @@ class Marker(Enum):
     SHOWN_KEY = "a key opener of a format with the same closers, which can only be shown"
     VALUE_END = "the value's closer"
     CALL_END = "the call's closer"
+    OTHER_VALUE_END = "a value closer that names another parameter"
+    OTHER_CALL_END = "a call closer that names another call"
     OPEN = "the opener of a wrapper around parameters"
     CLOSE = "the closer of a wrapper around parameters"
     ESCAPE = "the beginning of a marker that is text, because it contains a zero-width space"
@@ -139,9 +142,11 @@ def tables(body: Parameters, openers: tuple[str, ...], closes: tuple[str, ...]) 
     """Compile the markers of a declaration for a call with these openers and closers."""
     before, keyed, after = body.close.partition("{key}")
     ends = [(close, Marker.CALL_END) for close in closes]
-    ends += [(body.key, Marker.KEY), (f"{before}{{k}}" if keyed else body.close, Marker.VALUE_END)]
+    keys = (body.key, *(key for key, _ in body.other_keys), *body.foreign_keys)
+    close = f"{before}{{k}}" if keyed else with_name(body.close, keys)
+    ends += [(body.key, Marker.KEY), (close, Marker.VALUE_END)]
     for other_key, other_close in body.other_keys:
-        ends += [(other_key, Marker.KEY), (other_close, Marker.VALUE_END)]
+        ends += [(other_key, Marker.KEY), (with_name(other_close, keys), Marker.VALUE_END)]
     ends = list(dict(ends).items())
     around = [
         (text, mark) for pair in body.wrappers for text, mark in zip(pair, (Marker.OPEN, Marker.CLOSE), strict=True)
@@ -195,7 +200,8 @@ def related_openers(body: Parameters, closes: tuple[str, ...]) -> tuple[list[str
     keys: dict[str, None] = {}
     for form in FORMATS.values():
         for variant in form.variants:
-            if form.close in closes and isinstance(variant.body, Parameters) and "{key}" not in body.close:
+            closed = with_name(form.close, form.openers) in closes
+            if closed and isinstance(variant.body, Parameters) and "{key}" not in body.close:
                 shared = [key for key, close in pairs_of(variant.body).items() if close in own.values()]
                 keys.update((key, None) for key in shared if key not in own)
                 calls.update((opener, None) for opener in form.openers if shared and not opener[0].isalpha())
@@ -233,14 +239,21 @@ def declared_value_run(table: Tables, key: str, names: tuple[str, ...], *, trimm
 
 
 def marker_at(
-    machine: Machine, markers: Markers[Marker], offset: int
+    machine: Machine, markers: Markers[Marker], offset: int, key: str = ""
 ) -> Generator[None, None, tuple[Marker | None, int]]:
-    """Return the marker at `offset`, and the offset of its end, or (None, 0) if no marker is there."""
+    """Return the marker at `offset`, and the offset of its end, or (None, 0) if no marker is there. `key` is that
+    of the open value.
+    """
     reader = machine.reader
     while True:
         found = markers.match(reader.text, reader.at + offset)
         if found is not None and found.lastindex:
-            return markers.values[found.lastindex - 1], found.end() - reader.at
+            mark = markers.values[found.lastindex - 1]
+            if mark is Marker.VALUE_END and names_other(found[0], key):
+                mark = Marker.OTHER_VALUE_END
+            elif mark is Marker.CALL_END and names_other(found[0], machine.candidate.name):
+                mark = Marker.OTHER_CALL_END
+            return mark, found.end() - reader.at
         if found is None and reader.at + offset < len(reader.text):
             return None, 0
         if reader.ended:
@@ -417,7 +430,7 @@ def take_value_closer(machine: Machine, table: Tables, key: str) -> Generator[No
         if mark is Marker.VALUE_END:
             reader.take(end)
     offset = yield from reader.whitespace_end(0)
-    mark, end = (yield from marker_at(machine, table.between, offset)) if offset >= 0 else (None, 0)
+    mark, end = (yield from marker_at(machine, table.between, offset, key)) if offset >= 0 else (None, 0)
     if mark is Marker.VALUE_END and table.keyed:
         name, end = yield from closing_key_at(machine, table, offset)
         mark = mark if name == key else None

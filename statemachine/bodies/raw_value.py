@@ -153,7 +153,7 @@ class RawValue:
 
     def closer(self, offset: int) -> Generator[None, None, int]:
         """Return the offset of the end of the value's closer at `offset`, or 0 if something else is there."""
-        mark, end = yield from marker_at(self.machine, self.inside, offset)
+        mark, end = yield from marker_at(self.machine, self.inside, offset, self.key)
         if mark is not None and self.table.keyed:
             key, end = yield from closing_key_at(self.machine, self.table, offset)
             return end if key == self.key else 0
@@ -161,7 +161,7 @@ class RawValue:
 
     def marker(self, offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
         """Return the marker at `offset` that may be recognized in the value, and the offset of its end."""
-        return marker_at(self.machine, self.inside, offset)
+        return marker_at(self.machine, self.inside, offset, self.key)
 
     def ends(self, mark: Marker | None, end: int, offset: int) -> Generator[None, None, bool]:
         """Return whether this marker, from `offset` to `end`, ends the open value.
@@ -303,8 +303,12 @@ class RawValue:
         elif mark is Marker.SHOWN_KEY:
             if self.shown.calls:
                 self.shown.open(MarkupKind.KEY)
-        elif mark is Marker.CALL_END and self.shown.calls:
-            self.shown.close_call()
+        elif mark in (Marker.CALL_END, Marker.OTHER_CALL_END):
+            if self.shown.calls:
+                self.shown.close_call()
+        elif mark is Marker.OTHER_VALUE_END:
+            if self.shown.closes_shown_key:
+                self.shown.close_key()
         else:
             named = (yield from closing_key_at(machine, self.table, 0))[0] if self.table.keyed else ""
             if named == self.key or (mark is Marker.VALUE_END and not self.table.keyed):
@@ -359,7 +363,7 @@ class RawValue:
             return False
         if reader.text.startswith(">", reader.at + offset):
             offset = yield from machine.reader.whitespace_end(offset + 1)
-        mark, end = yield from marker_at(machine, self.between, offset)
+        mark, end = yield from marker_at(machine, self.between, offset, self.key)
         if mark is Marker.KEY:
             follows = levels[-1].accepts_key((yield from key_at(machine, self.table, end)), closed=True)
         elif mark is Marker.VALUE_END and not self.table.keyed:
@@ -367,6 +371,8 @@ class RawValue:
         elif mark is Marker.VALUE_END:
             key, _ = yield from closing_key_at(machine, self.table, offset)
             follows = any(level.key == key for level in levels[1:])
+        elif mark in (Marker.OTHER_VALUE_END, Marker.OTHER_CALL_END):
+            return False
         elif mark is not None:
             return True
         else:

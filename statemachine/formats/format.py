@@ -13,6 +13,7 @@ Markers are literal text that may contain placeholders in braces:
     {n}    the same, written as a line break
     {word} an optional word, such as a name, with optional whitespace on each side
     {'}    an optional quote, single or double
+    {=}    an optional name, `=f` or ` name="f"`, which must be that of the element that is closed
     {|}    a vertical bar (plain, full-width or double), or two: `<{|}x{|}>` is `<|x|>`, `<｜x｜>` and `<｜｜x｜｜>`
     {a}    a letter must follow (it is not part of the marker)
     {k}    a letter or a hyphen must follow (it is not part of the marker)

@@ -21,6 +21,7 @@ from itertools import groupby
 from re import Match
 from typing import Generic, TypeVar
 
+from statemachine.names import is_spelling
 from statemachine.stream.runs import Run
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ PIECES = {
     "{:}": r"(?::[\w.-]{0,31}+)?+",
     "{word}": r"[ \t\r\n]{0,64}+[\w.:/-]{0,128}+[ \t\r\n]{0,64}+",
     "{|}": "[|｜‖]{1,2}+",
+    # Each part is optional, so that a name that is cut off matches too.
+    "{=}": r"(?:(?=[ \t=])[ \t]{0,16}+n?+a?+m?+e?+[ \t]{0,16}+(?:=[ \t]{0,16}+[\"']?+[\w.:-]{0,128}+[\"']?+)?+)?+",
     "{'}": "[\"']?+",
     "{a}": r"(?=[A-Za-z_])",
     "{k}": r"(?=[A-Za-z_-])",
@@ -57,7 +60,7 @@ def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
         yield (*plain[:cut], *NAMESPACE, *plain[cut:])
         return
     spelled: list[str] = []
-    for part in re.split(r"(\{(?:[_ *:|akn']|word|quote)\})", marker):
+    for part in re.split(r"(\{(?:[_ *:|akn'=]|word|quote)\})", marker):
         if part in PIECES:
             spelled.append(PIECES[part])
         else:
@@ -320,6 +323,17 @@ def text_run(markers: Markers[T], *, convert: Callable[[str], str] | None = None
     )
 
 
+named_in_closer = re.compile(r"=[ \t]*+[\"']?+([^\"'>]*+)[\"']?+>").search
+
+
+def names_other(closer: str, name: str | None) -> bool:
+    """Return whether a closer contains a name (`{=}`) that is not a spelling of this one."""
+    if "=" not in closer:
+        return False
+    found = named_in_closer(closer)
+    return found is not None and found[1] != name and not (name and is_spelling(found[1], name))
+
+
 @lru_cache(maxsize=256)
 def closers_of(closers: tuple[str, ...]) -> Markers[str]:
     """Return closers as markers. If one begins with another (as two fences may), only the longer one is included,
@@ -338,5 +352,5 @@ def run_to(closers: tuple[str, ...]) -> Run:
 
 def spell(marker: str) -> str:
     """Return a marker as it is written: without a namespace, and with an optional blank only at the end."""
-    text = re.sub(r"\{(?:ns|word|[ *:ak'])\}", "", marker.replace("{|}", "｜").replace("{n}", "\n"))
+    text = re.sub(r"\{(?:ns|word|[ *:ak'=])\}", "", marker.replace("{|}", "｜").replace("{n}", "\n"))
     return text.removesuffix("{_}").replace("{_}", "") + (" " if text.endswith("{_}") else "")

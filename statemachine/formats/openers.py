@@ -111,11 +111,24 @@ BLOCK_ENDS = (">", "]")
 """Last characters that the opener and the closer of a block must have if the block may be empty."""
 
 
+closing_tag = re.compile(r"</((?:\{ns\})?[\w:.-]+)").match
+
+
+def with_name(close: str, openers: Iterable[str]) -> str:
+    """Return a closer that may repeat the name in its opener (`</function=f>`), if one of the openers is the beginning
+    of a tag with a name; otherwise, return the closer unchanged.
+    """
+    tag = closing_tag(close)
+    named = tag is not None and any(opener in (f"<{tag[1]}=", f"<{tag[1]}{{ }}") for opener in openers)
+    return f"{tag[0]}{{=}}{close[tag.end() :]}" if tag is not None and named else close
+
+
 @lru_cache(maxsize=256)
 def closers_of_call(form: Format) -> tuple[str, ...]:
     """Return the closers of a call of a format."""
     ends = [end for variant in form.variants if isinstance(variant.body, MessageBody) for end in variant.body.ends]
-    return tuple(dict.fromkeys(close for close in (form.close, *ends, *form.stops) if close))
+    own = with_name(form.close, form.openers)
+    return tuple(dict.fromkeys(close for close in (own, *ends, *form.stops) if close))
 
 
 @lru_cache(maxsize=256)
