@@ -303,6 +303,7 @@ class RawValue:
         elif mark is Marker.SHOWN_KEY:
             if self.shown.calls:
                 self.shown.open(MarkupKind.KEY)
+            self.shown.foreign_key = True
         elif mark in (Marker.CALL_END, Marker.OTHER_CALL_END):
             if self.shown.calls:
                 self.shown.close_call()
@@ -364,6 +365,8 @@ class RawValue:
         if reader.text.startswith(">", reader.at + offset):
             offset = yield from machine.reader.whitespace_end(offset + 1)
         mark, end = yield from marker_at(machine, self.between, offset, self.key)
+        if mark is None and (yield from self.foreign_key_follows(offset)):
+            return True
         if mark is Marker.KEY:
             follows = levels[-1].accepts_key((yield from key_at(machine, self.table, end)), closed=True)
         elif mark is Marker.VALUE_END and not self.table.keyed:
@@ -383,6 +386,17 @@ class RawValue:
         may_be_outer = mark is None or self.table.keyed
         begin = before if self.table.line_keys else offset  # a label is recognized only after a line break
         return follows or (may_be_outer and (yield from ends_call(machine, begin)))
+
+    def foreign_key_follows(self, offset: int) -> Generator[None, None, bool]:
+        """Return whether the key opener of another format at `offset`, after a closer, opens a parameter that is
+        declared and has not been given yet. The value must not have shown such an opener before.
+        """
+        if not self.table.body.foreign_keys or self.shown.foreign_key or self.shown.calls or len(self.levels) > 1:
+            return False
+        mark, end = yield from marker_at(self.machine, self.table.outline, offset)
+        if mark is not Marker.KEY:
+            return False
+        return self.levels[0].accepts_key((yield from key_at(self.machine, self.table, end)), closed=False)
 
     # ---- the type of the value
 

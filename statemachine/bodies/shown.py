@@ -24,7 +24,7 @@ class MarkupKind(Enum):
 class ShownMarkup:
     """Stack of the markup shown in one value, with the number of calls and keys on it."""
 
-    __slots__ = ("call_mentioned", "calls", "complete", "keys", "stack", "stray")
+    __slots__ = ("call_mentioned", "calls", "complete", "foreign_key", "keys", "stack", "stray")
 
     def __init__(self) -> None:
         self.stack: list[MarkupKind] = []
@@ -32,6 +32,8 @@ class ShownMarkup:
         self.keys = 0
         self.call_mentioned = False
         """Whether the value mentions the opener of a call in a sentence."""
+        self.foreign_key = False
+        """Whether the value contains a key opener of another format."""
         self.complete = False
         """Whether a call or a key was shown from opener to closer."""
         self.stray = False
