@@ -80,7 +80,7 @@ class JsonBody:
     """
 
 
-NAME_KEYS = ("name", "tool", "function", "tool_name", "action")
+NAME_KEYS = ("name", "tool", "function", "tool_name", "action", "function_name")
 ARGUMENT_KEYS = ("arguments", "parameters", "params", "args", "input", "tool_input", "action_input")
 ID_KEYS = ("id", "call_id", "tool_call_id")
 ONLY_CALLS_KEYS = ("tool", "function", "tool_name")

@@ -59,6 +59,15 @@ ANY_NAME = ""
 """Key in `Keys` that stands for any key: that key is the tool name, and its value is the arguments."""
 
 
+CALLS_KEY = "tool_calls"
+"""Key of an array of calls, which is read after any marker."""
+
+
+def keys_after_marker(form: Format) -> dict[str, EnvelopeKey]:
+    """Return the envelope keys of a format after a marker, where an object may also contain an array of calls."""
+    return keys_of([form]) | {CALLS_KEY: EnvelopeKey(KeyRole.CALLS, form)}
+
+
 def keys_of(formats: Iterable[Format]) -> dict[str, EnvelopeKey]:
     """Return the envelope keys of these formats; a key used by several formats belongs to the first of them."""
     found: dict[str, EnvelopeKey] = {}
@@ -216,7 +225,7 @@ class Opener:
         self.fenced = self.fenced or bool(form.body_fence)
         match variant.body:
             case Envelope():
-                self.keys.setdefault("[" if is_array(form) else "{", keys_of([form]))
+                self.keys.setdefault("[" if is_array(form) else "{", keys_after_marker(form))
             case Expression() | MessageBody() if variant.name_rule is None:
                 self.continuation = self.continuation or (form, variant)
             case _:
@@ -239,7 +248,7 @@ class Opener:
             self.keys.setdefault("{", keys)
             self.keys.setdefault("[", keys)
         if self.close and not self.keys:
-            self.keys["{"] = self.keys["["] = keys_of([around[self.literal]])
+            self.keys["{"] = self.keys["["] = keys_after_marker(around[self.literal])
             self.by_keys = envelope_of(around[self.literal]).by_keys
         if self.close:
             self.closes[self.close] = None
