@@ -26,6 +26,7 @@ MARKERS = {
     "{n}": "the same, written as a line break",
     "{word}": "an optional word, with optional whitespace on each side",
     "{|}": "a vertical bar, ordinary or full-width",
+    "{=}": 'an optional name, `=f` or ` name="f"`, which must be that of the element that is closed',
     "{'}": "an optional quote, single or double",
     "{a}": "followed by a letter, which is not part of the marker",
     "{k}": "followed by a letter or a hyphen, which is not part of the marker",
