@@ -8,9 +8,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache, lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +33,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 re._MAXCACHE = 10_000
 """The expressions of the tests' many tables are compiled once per process."""
-
-SDKS = ("anthropic", "openai", "google.genai", "mcp", "langchain_openai", "litestar", "fastapi", "playwright.sync_api")
-"""Large packages that many modules of tests import."""
-if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    begin = 3 * int(worker.removeprefix("gw"))
-    for index in range(len(SDKS)):  # each worker begins with another one, so that not all compile the same modules
-        with suppress(ImportError):
-            import_module(SDKS[(begin + index) % len(SDKS)])
 
 tables.tables_of = parser.tables_of = lru_cache(512)(tables.tables_of.__wrapped__)
 """The tests use more sets of formats than any server; each is compiled once per process."""
