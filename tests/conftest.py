@@ -1,5 +1,6 @@
 """Fixtures for all tests: both backends for tests marked `anyio`."""
 
+import atexit
 import gc
 import logging
 import os
@@ -88,6 +89,14 @@ def pytest_xdist_auto_num_workers() -> int:
     20 s of CPU time to import the SDKs and to compile the formats.
     """
     return 1 + (os.cpu_count() or 1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a worker exit without freeing its objects: that takes ten seconds, after which xdist ends it anyway. Its
+    results have been sent by then.
+    """
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)  # the first to be registered, so the last to be called
 
 
 LONGEST = (
