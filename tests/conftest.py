@@ -92,8 +92,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let a worker exit without freeing its objects: that takes ten seconds, after which xdist ends it anyway. Its
-    results have been sent by then.
+    """Let a worker exit without freeing its objects, since xdist waits ten seconds for that and then ends the process.
+    The results have been sent by then.
     """
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)  # the first to be registered, so the last to be called
