@@ -163,8 +163,11 @@ def handle_overflow(machine: Machine) -> None:
     # string if the candidate ended inside one. The text is not scanned again: a rejected object is not searched for
     # calls.
     machine.note_visible_text(True)
-    quoted = ['"'] if arguments.quoted or around.quoted else []
-    machine.frames.apply(Input.OBJECT, *around.stack, *arguments.stack, *quoted)
+    # In a string whose content is read as a value, the text that overflows has not reached the inner reader in every
+    # case, so the containers inside the string do not count.
+    encoded = arguments.encoded is not None
+    quoted = ['"'] if encoded or arguments.quoted or around.quoted else []
+    machine.frames.apply(Input.OBJECT, *around.stack, *arguments.stack[: arguments.encoded], *quoted)
     reader.release(machine.frames.top.sink)
     machine.text_state.place = INSIDE
 

@@ -159,6 +159,7 @@ def encoded_object(reader: Reader, state: JsonState, name: str) -> Grammar:
     target = reader.target
     decoder = Decoder(inner, unescape if quote == '"' else unescape_loose)
     state.cut = state.quoted = True
+    state.encoded = level
     reader.take(1)
     run = string_run(CLOSERS[quote], decoder.decode)
     while True:
@@ -190,6 +191,7 @@ def encoded_object(reader: Reader, state: JsonState, name: str) -> Grammar:
     if not inner.readable():
         raise Mismatch
     state.cut = state.quoted = False
+    state.encoded = None
     reader.take(1)
 
 
