@@ -121,8 +121,8 @@ class JsonState:
     quoted: bool = False
     """Whether the reader is inside a string."""
     encoded: int | None = None
-    """Number of containers around the string whose content is being read as a value, or None if there is no such
-    string. The containers inside it are on the stack as well.
+    """Number of containers around the string whose content is being read as a value; None outside such a string. The
+    containers inside it are on the stack too.
     """
     cut: bool = False
     """Whether something would be cut off if the text ended here (a string, a word, a number, a pair, a container
