@@ -270,7 +270,7 @@ class Opener:
             self.children = Markers(self._children.items())
 
 
-def tree_of(formats: Iterable[Format], tools: Sequence[str]) -> dict[str, Opener]:
+def tree_of(formats: Sequence[Format], tools: Sequence[str]) -> dict[str, Opener]:
     """Return the roots of the tree: openers that may appear on their own. In some formats, the names of `tools` are
     openers too.
     """
@@ -285,11 +285,16 @@ def tree_of(formats: Iterable[Format], tools: Sequence[str]) -> dict[str, Opener
                 for opener in nodes_of(roots, form, literal, around):
                     opener.line = form.anchor is Anchor.LINE
                     opener.add(form, variant)
-            for literal in form.bare_openers:
-                first = roots.setdefault(literal, Opener(literal))
-                first.line = True
-                for opener in (first, *(roots[text].child(literal) for text, _ in form.wrappers)):
-                    opener.lead = literal.removesuffix("{a}")
+    for form in formats:
+        for literal in form.bare_openers:
+            lead = literal.removesuffix("{a}")
+            alone = Opener(literal)
+            if not any(opener.tool and text.startswith(lead) for text, opener in roots.items()):
+                alone = roots.setdefault(literal, alone)  # otherwise, it may be the name of a tool
+            alone.line = True
+            for opener in (alone, *(roots[text].child(literal) for text, _ in form.wrappers)):
+                opener.lead = lead
+                for variant in form.variants:
                     opener.add(form, variant)
     for opener in roots.values():
         opener.finish(around)

@@ -316,6 +316,8 @@ def read_first(machine: Machine, info: str) -> Grammar:
             break
         yield from reader.more()
     value = markers.values[found.lastindex - 1] if found is not None and found.lastindex else None
+    if isinstance(value, Opener) and value.lead and info in fences.expressions:
+        value = None  # a prefix of the name in an expression
     if isinstance(value, Opener) and found is not None and (not shown or value.literal in own):
         machine.set_marked(True)
         yield from call.read(machine, value, found.end() - reader.at)
