@@ -53,6 +53,7 @@ ROOMS = {
     "streamtool.sample": "attrs anyio",
     "streamtool.agent": "attrs anyio httpx httpx2 mcp msgspec",
     "streamtool.probe": "attrs anyio",
+    "streamtool.evaluation": "attrs anyio",
     "streamtool.proxy": "attrs httpx",
     "streamtool": "",
     "streamtool.adapters": "attrs httpx langchain_core litellm",

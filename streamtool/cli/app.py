@@ -254,6 +254,68 @@ def probe(
     run_probe(ProbeFlags(url, protocol, model, key_env, tries, timeout), as_json=as_json)
 
 
+@app.command("eval")
+def evaluate(
+    *,
+    url: Annotated[str, typer.Argument(metavar="URL|sample", help="URL of the model's server.")],
+    protocol: Annotated[
+        str | None,
+        typer.Option(metavar="PROTOCOL", help="chat, messages, ollama, gemini or completions; default: try all."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Model to measure; default: the first one listed.")
+    ] = None,
+    key_env: KeyEnv = None,
+    format_: Annotated[
+        list[str] | None, typer.Option("--format", metavar="NAME", help="Format to try; repeat for more.")
+    ] = None,
+    mode: Annotated[list[str] | None, typer.Option(metavar="MODE", help="emulate or native; default: both.")] = None,
+    schema: Annotated[
+        list[str] | None, typer.Option(metavar="STYLE", help="Style of the tools' schemas; default: compact.")
+    ] = None,
+    group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Group of scenarios; default: all.")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of requests.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Maximum duration.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit for a reply.")] = 120.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed for the order of the scenarios.")] = 1,
+    save: Annotated[str | None, typer.Option(metavar="FILE", help="Append every outcome to this new file.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="FILE", help="Continue the evaluation in this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+    as_card: Annotated[bool, typer.Option("--card", help="Print the report as Markdown.")] = False,
+) -> None:
+    """Measure how often a model makes the right call, and in which format and mode it does so most often.
+
+    Scenarios with fixed questions and tools pass through the same code as in `serve`. Their calls are compared with the
+    expected ones by value. All variants answer the same scenarios; those that are clearly worse are dropped.
+
+    \b
+    Examples:
+      streamtool eval http://127.0.0.1:8000 --requests 200
+      streamtool eval http://127.0.0.1:11434 --model qwen3:8b --minutes 20 --save qwen3.jsonl
+      streamtool eval http://127.0.0.1:11434 --model qwen3:8b --resume qwen3.jsonl --card
+    """
+    from streamtool.cli.eval import EvalFlags  # noqa: PLC0415  imported on demand
+    from streamtool.cli.eval import run as run_eval  # noqa: PLC0415
+
+    flags = EvalFlags(
+        url,
+        protocol,
+        model,
+        key_env,
+        tuple(format_ or ()),
+        tuple(mode or ()),
+        tuple(schema or ()),
+        tuple(group or ()),
+        requests,
+        minutes,
+        timeout,
+        seed,
+        save,
+        resume,
+    )
+    run_eval(flags, as_json=as_json, as_card=as_card)
+
+
 @app.command("run")
 def run_task(
     *,

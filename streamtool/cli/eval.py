@@ -1,0 +1,254 @@
+"""`streamtool eval`: measure how often a model makes the right call, in each format and mode.
+
+`streamtool.evaluation` asks the scenarios; this module shows the standing while they run, and the report at the end:
+a table, JSON, or a Markdown card. With `--save FILE`, every outcome is appended to a file, from which `--resume FILE`
+continues an interrupted evaluation.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+from attrs import asdict, evolve, frozen
+
+from statemachine import FORMATS
+from streamtool import sample
+from streamtool.asgi.types import ASGIApp
+from streamtool.cli.common import Screen, print_error
+from streamtool.cli.probe import ProbeFlags
+from streamtool.core.errors import SettingsError
+from streamtool.core.json_value import json_line
+from streamtool.evaluation import journal as journals
+from streamtool.evaluation import report as reports
+from streamtool.evaluation.journal import Journal, Subject
+from streamtool.evaluation.measure import Outcome
+from streamtool.evaluation.run import Budget, evaluate
+from streamtool.evaluation.scenario import Scenario, suite
+from streamtool.evaluation.schedule import Schedule, order_of
+from streamtool.evaluation.server import server_of
+from streamtool.evaluation.variants import FORMATS as DEFAULT_FORMATS
+from streamtool.evaluation.variants import Variant, variants_of
+from streamtool.probe.client import find_client
+from streamtool.settings import Mode, SchemaStyle, Settings, UpstreamSettings
+from streamtool.upstream.app import HttpUpstream
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+SUITE: Final = "streamtool 1"
+"""Name and version of our own suite; the version changes with its scenarios."""
+MODES: Final = ("emulate", "native")
+SCHEMAS: Final = ("compact", "full")
+REQUESTS: Final = 200
+"""Number of requests unless a budget is given: enough to find a format that is right in 90 % of cases among eight that
+are right in at most 60 % (`tests/evaluation/test_schedule.py`).
+"""
+
+
+@frozen
+class EvalFlags:
+    """Arguments and flags of `streamtool eval`."""
+
+    url: str
+    protocol: str | None = None
+    model: str | None = None
+    key_env: str | None = None
+    formats: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    schemas: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    requests: int | None = None
+    minutes: float | None = None
+    seconds: float = 120.0
+    seed: int = 1
+    save: str | None = None
+    resume: str | None = None
+
+    def variants(self) -> tuple[Variant, ...]:
+        """Return the variants to compare. Raises SettingsError."""
+        formats = chosen("--format", self.formats, tuple(FORMATS), DEFAULT_FORMATS)
+        modes = chosen("--mode", self.modes, MODES, MODES)
+        schemas = chosen("--schema", self.schemas, SCHEMAS, SCHEMAS[:1])
+        return tuple(variants_of(formats, cast("Sequence[Mode]", modes), cast("Sequence[SchemaStyle]", schemas)))
+
+    def scenarios(self) -> Mapping[str, Scenario]:
+        """Return the scenarios to ask, by name. Raises SettingsError."""
+        known = tuple(dict.fromkeys(scenario.group for scenario in suite()))
+        groups = chosen("--group", self.groups, known, known)
+        return {scenario.name: scenario for scenario in suite() if scenario.group in groups}
+
+
+def chosen(flag: str, given: Sequence[str], known: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that a flag chooses, or the default ones. Raises SettingsError for an unknown name."""
+    for name in given:
+        if name not in known:
+            raise SettingsError(f'{flag}: "{name}" is unknown; known: {", ".join(known)}', param=flag)
+    return tuple(dict.fromkeys(given)) or tuple(default)
+
+
+def run(flags: EvalFlags, *, as_json: bool, as_card: bool) -> None:
+    """Evaluate a model and print the report. Raises StreamtoolError."""
+    upstream = ProbeFlags(flags.url, flags.protocol, flags.model, flags.key_env).upstream()
+    journal, schedule = anyio.run(_evaluate, flags, upstream)
+    report = reports.report_of(journal, schedule)
+    if as_json:
+        print(json_line(asdict(report)))
+    elif as_card:
+        print(reports.card(report), end="")
+    else:
+        show(report)
+
+
+async def _evaluate(flags: EvalFlags, upstream: UpstreamSettings) -> tuple[Journal, Schedule]:
+    scenarios = flags.scenarios()
+    async with AsyncExitStack() as stack:
+        client = await find_client(upstream, flags.model, stack, seconds=flags.seconds)
+        upstream = evolve(upstream, protocol=client.protocol)
+        app: ASGIApp = sample.app
+        if upstream.url != "sample":
+            app = await stack.enter_async_context(HttpUpstream(upstream))
+        journal = await _journal(flags, upstream, client.model.name, app, scenarios)
+        end = None if flags.minutes is None else anyio.current_time() + 60 * flags.minutes
+        budget = Budget(flags.requests or (None if flags.minutes else REQUESTS), end)
+        settings = Settings(upstreams={upstream.name: upstream})
+        with progress(journal, budget, sys.stderr.isatty()) as watch:
+            schedule = await evaluate(app, settings, journal, scenarios, budget, seconds=flags.seconds, watch=watch)
+    return journal, schedule
+
+
+async def _journal(
+    flags: EvalFlags, upstream: UpstreamSettings, model: str, app: ASGIApp, scenarios: Mapping[str, Scenario]
+) -> Journal:
+    """Return the journal to continue, or a new one. Raises SettingsError."""
+    import streamtool  # noqa: PLC0415  slow: reads the distribution's metadata
+
+    server = await server_of(app) or upstream.url
+    if flags.resume is not None:
+        journal = journals.read_journal(Path(flags.resume))
+        then = journal.subject
+        if (then.model, then.server) != (model, server):
+            raise SettingsError(
+                f"{flags.resume} measures {then.model} on {then.server}, not {model} on {server}", param="--resume"
+            )
+        return journal
+    groups = {name: scenario.group for name, scenario in scenarios.items()}
+    subject = Subject(
+        model,
+        server,
+        upstream.url,
+        upstream.wire_protocol,
+        time.strftime("%Y-%m-%d"),
+        streamtool.__version__,
+        flags.seed,
+        SUITE,
+        flags.variants(),
+        order_of(tuple(scenarios), groups, flags.seed),
+    )
+    journal = Journal(subject, None if flags.save is None else Path(flags.save))
+    journal.create()
+    return journal
+
+
+# ---- progress
+
+
+class Plain:
+    """Progress where there is no terminal: one line at the end of each tenth of the budget."""
+
+    def __init__(self, journal: Journal, budget: Budget) -> None:
+        self._journal = journal
+        self._step = max(1, (budget.requests or REQUESTS) // 10)
+        self._next = self._step
+
+    def __enter__(self) -> Callable[[Schedule, str, Outcome], None]:
+        return self._watch
+
+    def __exit__(self, *_: object) -> None:
+        """End the progress."""
+
+    def _watch(self, schedule: Schedule, _variant: str, _outcome: Outcome) -> None:
+        if self._journal.requests >= self._next:
+            self._next = self._journal.requests + self._step
+            print_error(f"{self._journal.requests} requests; {standing(schedule)}")
+
+
+class Bar:
+    """Progress on a terminal: a bar with the standing so far and the remaining time."""
+
+    def __init__(self, journal: Journal, budget: Budget) -> None:
+        self._journal = journal
+        self._budget = budget
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Callable[[Schedule, str, Outcome], None]:
+        from rich.console import Console  # noqa: PLC0415  imported on demand
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+        columns: list[Any] = [
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        ]
+        self._bar = Progress(*columns, console=Console(file=sys.stderr))
+        self._bar.start()
+        self._task = self._bar.add_task("", total=self._budget.requests, completed=self._journal.requests)
+        return self._watch
+
+    def __exit__(self, *_: object) -> None:
+        """End the progress."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _watch(self, schedule: Schedule, _variant: str, _outcome: Outcome) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self._journal.requests, description=standing(schedule))
+
+
+def progress(journal: Journal, budget: Budget, terminal: bool) -> Plain | Bar:
+    """Return the progress to show."""
+    return Bar(journal, budget) if terminal else Plain(journal, budget)
+
+
+def standing(schedule: Schedule) -> str:
+    """Return the best variants so far, with their shares."""
+    names = [name for name in schedule.ranking() if schedule.results[name]][:3]
+    shares = ((name, schedule.results[name]) for name in names)
+    text = ", ".join(f"{name} {sum(results)}/{len(results)}" for name, results in shares)
+    return f"{text}; {len(schedule.open)} of {len(schedule.variants)} compared"
+
+
+# ---- the report
+
+
+def show(report: reports.Report) -> None:
+    """Print the report as a table."""
+    screen = Screen()
+    subject = report.subject
+    screen.line((f"{subject.model} on {subject.server}", "bold"), f", {report.requests} requests, seed {subject.seed}")
+    cells = [reports.COLUMNS, *reports.rows(report)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for index, row in enumerate(cells):
+        line = "  ".join(
+            f"{cell:<{width}}" if not column else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        screen.line((line, "dim" if not index else "bold" if index == 1 else ""))
+    screen.line(report.conclusion)
+    screen.line()
+    screen.line(("# Settings for this model", "bold cyan"))
+    screen.line(settings_of(report), end="")
+
+
+def settings_of(report: reports.Report) -> str:
+    """Return the settings of the best variant as TOML."""
+    best = next(one for one in report.subject.variants if one.name == report.figures[0].variant)
+    lines = ["[[model]]", f"match = {json_line(report.subject.model)}", f"mode = {json_line(best.mode)}"]
+    if best.mode != "native":
+        lines += [f"format = {json_line(best.format)}", f"schema = {json_line(best.schema)}"]
+    return "\n".join(lines) + "\n"

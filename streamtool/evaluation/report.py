@@ -1,0 +1,182 @@
+"""Figures of an evaluation: one row per variant, and the sentence that compares the best two."""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from attrs import frozen
+
+from streamtool.evaluation.journal import Journal, Subject
+from streamtool.evaluation.measure import Outcome
+from streamtool.evaluation.schedule import CLEAR, Schedule
+from streamtool.evaluation.statistics import paired, wilson
+
+
+@frozen
+class Figures:
+    """The figures of one variant. Shares are between 0 and 1; None if no case counts."""
+
+    variant: str
+    cases: int
+    right: int
+    interval: tuple[float, float]
+    """Wilson's interval of the share of right cases."""
+    called: float | None
+    """Share of the cases with an expected call in which one was made."""
+    right_tool: float | None
+    """Share of these in which the first call is one of the expected tools."""
+    valid: float | None
+    """Share of the cases with calls in which all arguments match their schemas."""
+    false_calls: float | None
+    """Share of the cases without an expected call in which one was made."""
+    retries: int
+    prompt_tokens: float | None
+    """Median of the first prompts."""
+    reply_tokens: float | None
+    """Median of all replies of a case."""
+    first_byte: float | None
+    """Median, in seconds."""
+    first_call: float | None
+    """Median, in seconds."""
+    seconds: float | None
+    """Median, in seconds."""
+    dropped: bool
+    """Whether the variant was dropped because another one was clearly better."""
+
+
+@frozen
+class Report:
+    """The figures of an evaluation."""
+
+    subject: Subject
+    figures: tuple[Figures, ...]
+    """The best variant first."""
+    requests: int
+    chance: float | None
+    """The probability that the best two differ by chance; None if only one was compared."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether the best variant is clearly better than the next one."""
+        return self.chance is not None and self.chance <= CLEAR
+
+    @property
+    def conclusion(self) -> str:
+        """One sentence about the best two variants."""
+        best, *others = self.figures
+        share = f"{best.variant}: {percent(best.right / best.cases if best.cases else None)} of {best.cases} right"
+        if not others:
+            return f"{share}."
+        if self.chance is None or not self.clear:
+            return f"No difference found between {best.variant} and {others[0].variant}. {share}."
+        return f"{share}, and better than {others[0].variant} (p = {self.chance:.3f})."
+
+
+def report_of(journal: Journal, schedule: Schedule) -> Report:
+    """Return the report of an evaluation."""
+    ranked = list(schedule.ranking())
+    figures = tuple(_figures(name, journal.outcomes[name], dropped=name in schedule.dropped) for name in ranked)
+    chance = None
+    if len(ranked) > 1:
+        one, other = (schedule.results[name] for name in ranked[:2])
+        shared = min(len(one), len(other))
+        chance = paired(one[:shared], other[:shared])
+    return Report(journal.subject, figures, journal.requests, chance)
+
+
+def _figures(variant: str, outcomes: Sequence[Outcome], *, dropped: bool) -> Figures:
+    verdicts = [outcome.verdict for outcome in outcomes]
+    expecting = [verdict for verdict in verdicts if verdict.expected]
+    calling = [verdict for verdict in verdicts if verdict.called or verdict.false_call]
+    silent = [verdict for verdict in verdicts if not verdict.expected]
+    right = sum(verdict.right for verdict in verdicts)
+    return Figures(
+        variant,
+        len(verdicts),
+        right,
+        wilson(right, len(verdicts)),
+        called=_share([verdict.called for verdict in expecting]),
+        right_tool=_share([verdict.right_tool for verdict in expecting]),
+        valid=_share([verdict.valid for verdict in calling]),
+        false_calls=_share([verdict.false_call for verdict in silent]),
+        retries=sum(outcome.retries for outcome in outcomes),
+        prompt_tokens=_median([outcome.prompt_tokens for outcome in outcomes if not outcome.error]),
+        reply_tokens=_median([outcome.reply_tokens for outcome in outcomes if not outcome.error]),
+        first_byte=_median([outcome.first_byte for outcome in outcomes if outcome.first_byte is not None]),
+        first_call=_median([outcome.first_call for outcome in outcomes if outcome.first_call is not None]),
+        seconds=_median([outcome.seconds for outcome in outcomes if not outcome.error]),
+        dropped=dropped,
+    )
+
+
+def _share(found: Sequence[bool]) -> float | None:
+    return sum(found) / len(found) if found else None
+
+
+def _median(found: Sequence[float]) -> float | None:
+    return median(found) if found else None
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage, or a dash."""
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+COLUMNS: Final = (
+    "variant",
+    "right",
+    "95 %",
+    "called",
+    "tool",
+    "valid",
+    "false",
+    "retries",
+    "prompt",
+    "reply",
+    "first call",
+    "time",
+)
+
+
+def rows(report: Report) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each variant, in the order of `COLUMNS`."""
+    for one in report.figures:
+        low, high = one.interval
+        yield (
+            one.variant,
+            f"{one.right}/{one.cases}",
+            f"{100 * low:.0f}–{100 * high:.0f}",
+            percent(one.called),
+            percent(one.right_tool),
+            percent(one.valid),
+            percent(one.false_calls),
+            str(one.retries),
+            _number(one.prompt_tokens),
+            _number(one.reply_tokens),
+            _seconds(one.first_call),
+            _seconds(one.seconds),
+        )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} s"
+
+
+def card(report: Report) -> str:
+    """Return a Markdown card that can be pasted into an issue."""
+    subject = report.subject
+    lines = [
+        f"### {subject.model} on {subject.server}, measured {subject.date}",
+        "",
+        f"streamtool {subject.version}, suite {subject.suite}, seed {subject.seed}, {report.requests} requests.",
+        report.conclusion,
+        "",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|" + "---|" * len(COLUMNS),
+        *("| " + " | ".join(cells) + " |" for cells in rows(report)),
+    ]
+    return "\n".join(lines) + "\n"
