@@ -37,6 +37,10 @@ _SAMPLES: Final[Mapping[str, object]] = {
     "object": {},
     "array": [],
 }
+_MAX_CALLS: Final = 8
+"""Maximum number of calls in a reply: without a limit, small models write calls until the token limit. In BFCL, none of
+the 530 answers with parallel calls has more, and six have more than four.
+"""
 _MAX_TRIGGERS: Final = 4000
 """Maximum total length of the triggers: each character becomes a rule."""
 
@@ -88,7 +92,8 @@ def _grammar(
 
 def _further_calls(rules: GbnfRules, call: str, format: str) -> str:
     between = separator(format)
-    return rules.add(f"( {literal(between)} {call} )*" if between else f"{call}*")
+    more = f"{{0,{_MAX_CALLS - 1}}}"
+    return rules.add(f"( {literal(between)} {call} ){more}" if between else f"{call}{more}")
 
 
 def _inner(rules: GbnfRules, format: str, tool: Tool, around: CallFrame) -> str:
