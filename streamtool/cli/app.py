@@ -273,6 +273,9 @@ def evaluate(
     schema: Annotated[
         list[str] | None, typer.Option(metavar="STYLE", help="Style of the tools' schemas; default: compact.")
     ] = None,
+    suite: Annotated[
+        str, typer.Option(metavar="NAME", help="own, or bfcl, which needs the package bfcl-eval.")
+    ] = "own",
     group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Group of scenarios; default: all.")] = None,
     requests: Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of requests.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Maximum duration.")] = None,
@@ -306,6 +309,7 @@ def evaluate(
         tuple(mode or ()),
         tuple(schema or ()),
         tuple(group or ()),
+        suite,
         requests,
         minutes,
         timeout,

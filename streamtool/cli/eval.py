@@ -7,7 +7,7 @@ continues an interrupted evaluation.
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -22,6 +22,7 @@ from streamtool.cli.common import Screen, print_error
 from streamtool.cli.probe import ProbeFlags
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import json_line
+from streamtool.evaluation import bfcl
 from streamtool.evaluation import journal as journals
 from streamtool.evaluation import report as reports
 from streamtool.evaluation.journal import Journal, Subject
@@ -39,8 +40,29 @@ from streamtool.upstream.app import HttpUpstream
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-SUITE: Final = "streamtool 1"
-"""Name and version of our own suite; the version changes with its scenarios."""
+
+@frozen
+class Suite:
+    """A set of scenarios."""
+
+    title: str
+    """Name and version; the version of our own suite changes with its scenarios."""
+    groups: Callable[[], tuple[str, ...]]
+    scenarios: Callable[[Sequence[str]], Iterable[Scenario]]
+
+
+def _own_groups() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(scenario.group for scenario in suite()))
+
+
+def _own(groups: Sequence[str]) -> Iterable[Scenario]:
+    return (scenario for scenario in suite() if scenario.group in groups)
+
+
+SUITES: Final = {
+    "own": Suite("streamtool 1", _own_groups, _own),
+    "bfcl": Suite("BFCL v4, single turn", lambda: bfcl.CATEGORIES, bfcl.scenarios),
+}
 MODES: Final = ("emulate", "native")
 SCHEMAS: Final = ("compact", "full")
 REQUESTS: Final = 200
@@ -61,6 +83,7 @@ class EvalFlags:
     modes: tuple[str, ...] = ()
     schemas: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    suite: str = "own"
     requests: int | None = None
     minutes: float | None = None
     seconds: float = 120.0
@@ -77,9 +100,10 @@ class EvalFlags:
 
     def scenarios(self) -> Mapping[str, Scenario]:
         """Return the scenarios to ask, by name. Raises SettingsError."""
-        known = tuple(dict.fromkeys(scenario.group for scenario in suite()))
+        (name,) = chosen("--suite", (self.suite,), tuple(SUITES), ())
+        known = SUITES[name].groups()
         groups = chosen("--group", self.groups, known, known)
-        return {scenario.name: scenario for scenario in suite() if scenario.group in groups}
+        return {scenario.name: scenario for scenario in SUITES[name].scenarios(groups)}
 
 
 def chosen(flag: str, given: Sequence[str], known: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
@@ -144,7 +168,7 @@ async def _journal(
         time.strftime("%Y-%m-%d"),
         streamtool.__version__,
         flags.seed,
-        SUITE,
+        SUITES[flags.suite].title,
         flags.variants(),
         order_of(tuple(scenarios), groups, flags.seed),
     )

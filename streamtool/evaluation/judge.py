@@ -12,23 +12,13 @@ from attrs import field, frozen
 
 from streamtool.core.conversation import Tool
 from streamtool.core.json_value import Json
-from streamtool.evaluation.scenario import ExpectedCall, Scenario
+from streamtool.evaluation.scenario import ExpectedCall, MadeCall, Scenario
 from streamtool.schemas.validator import Validator
 
 _ANY: Final = "*"
 """An expected value that any value equals."""
 _MISSING: Final = object()
 """The value of an argument that is missing."""
-
-
-@frozen
-class MadeCall:
-    """A call that the client received."""
-
-    name: str
-    arguments: str
-    """JSON text."""
-    complete: bool = True
 
 
 @frozen
@@ -76,6 +66,8 @@ def begin(scenario: Scenario) -> Progress:
 def advance(scenario: Scenario, before: Progress, calls: Sequence[MadeCall], text: str) -> Progress:
     """Return the progress after a reply with these calls and this text."""
     made = (*before.calls, *calls)
+    if scenario.checker is not None:
+        return Progress(before.step, before.open, made, scenario.checker(made), done=True, answer=text)
     left = list(before.open)
     for call in calls:
         found = next((one for one in left if is_expected(one, call, exact=scenario.exact)), None)

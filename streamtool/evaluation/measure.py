@@ -19,8 +19,8 @@ from streamtool.core.conversation import (
 )
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import Choice, ReplyAccumulator
-from streamtool.evaluation.judge import MadeCall, Verdict, advance, begin, judge
-from streamtool.evaluation.scenario import Scenario
+from streamtool.evaluation.judge import Verdict, advance, begin, judge
+from streamtool.evaluation.scenario import MadeCall, Scenario
 from streamtool.exchange import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols import chat

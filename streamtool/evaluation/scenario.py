@@ -21,12 +21,12 @@ may be omitted. Arguments that are not listed must be omitted.
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 from streamtool.core.conversation import Message, TextPart, Tool, ToolCall, ToolResult
 from streamtool.core.json_value import Json
@@ -62,6 +62,16 @@ class ExpectedCall:
 
 
 @frozen
+class MadeCall:
+    """A call that the client received."""
+
+    name: str
+    arguments: str
+    """JSON text."""
+    complete: bool = True
+
+
+@frozen
 class Scenario:
     """A conversation, and what a right reply to it contains."""
 
@@ -69,18 +79,20 @@ class Scenario:
     group: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
-    choice: str
-    steps: tuple[tuple[ExpectedCall, ...], ...]
+    choice: str = "auto"
+    steps: tuple[tuple[ExpectedCall, ...], ...] = ()
     """Expected calls, step by step; a reply without calls follows the last step. Empty if no call is right."""
-    results: Mapping[str, tuple[str, ...]]
+    results: Mapping[str, tuple[str, ...]] = field(factory=dict)
     """Results of each tool, call by call; the last one is repeated."""
-    answer: tuple[str, ...]
+    answer: tuple[str, ...] = ()
     """Texts of which the final answer contains one; empty if any answer is right."""
-    all_of: bool
+    all_of: bool = True
     """Whether the final answer must contain all of them."""
-    form: Mapping[str, Json] | None
-    value: Json
-    exact: bool
+    form: Mapping[str, Json] | None = None
+    value: Json = None
+    exact: bool = False
+    checker: Callable[[Sequence[MadeCall]], str] | None = None
+    """Another suite's own checker of the calls of one reply: it returns why they are wrong, or ""."""
 
     @property
     def continues(self) -> bool:

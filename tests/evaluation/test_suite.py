@@ -7,8 +7,8 @@ from typing import Any
 from support.sweeps import each
 
 from streamtool.core.json_value import Json
-from streamtool.evaluation.judge import MadeCall, Verdict, advance, begin, judge
-from streamtool.evaluation.scenario import ExpectedCall, Scenario, suite
+from streamtool.evaluation.judge import Verdict, advance, begin, judge
+from streamtool.evaluation.scenario import ExpectedCall, MadeCall, Scenario, suite
 
 SCENARIOS = {scenario.name: scenario for scenario in suite()}
 names = each("name", SCENARIOS)
