@@ -273,6 +273,9 @@ def evaluate(
     schema: Annotated[
         list[str] | None, typer.Option(metavar="STYLE", help="Style of the tools' schemas; default: compact.")
     ] = None,
+    forcing: Annotated[
+        list[str] | None, typer.Option(metavar="METHOD", help="How to force demanded calls; default: auto.")
+    ] = None,
     suite: Annotated[
         str, typer.Option(metavar="NAME", help="own, or bfcl, which needs the package bfcl-eval.")
     ] = "own",
@@ -308,6 +311,7 @@ def evaluate(
         tuple(format_ or ()),
         tuple(mode or ()),
         tuple(schema or ()),
+        tuple(forcing or ()),
         tuple(group or ()),
         suite,
         requests,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import anyio
 from attrs import asdict, evolve, frozen
@@ -34,6 +34,7 @@ from streamtool.evaluation.server import server_of
 from streamtool.evaluation.variants import FORMATS as DEFAULT_FORMATS
 from streamtool.evaluation.variants import Variant, variants_of
 from streamtool.probe.client import find_client
+from streamtool.protocols.table import ForcingSetting
 from streamtool.settings import Mode, SchemaStyle, Settings, UpstreamSettings
 from streamtool.upstream.app import HttpUpstream
 
@@ -64,7 +65,8 @@ SUITES: Final = {
     "bfcl": Suite("BFCL v4, single turn", lambda: bfcl.CATEGORIES, bfcl.scenarios),
 }
 MODES: Final = ("emulate", "native")
-SCHEMAS: Final = ("compact", "full")
+SCHEMAS: Final = get_args(SchemaStyle)
+FORCING: Final = get_args(ForcingSetting)
 REQUESTS: Final = 200
 """Number of requests unless a budget is given: enough to find a format that is right in 90 % of cases among eight that
 are right in at most 60 % (`tests/evaluation/test_schedule.py`).
@@ -82,6 +84,7 @@ class EvalFlags:
     formats: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     schemas: tuple[str, ...] = ()
+    forcing: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     suite: str = "own"
     requests: int | None = None
@@ -96,7 +99,15 @@ class EvalFlags:
         formats = chosen("--format", self.formats, tuple(FORMATS), DEFAULT_FORMATS)
         modes = chosen("--mode", self.modes, MODES, MODES)
         schemas = chosen("--schema", self.schemas, SCHEMAS, SCHEMAS[:1])
-        return tuple(variants_of(formats, cast("Sequence[Mode]", modes), cast("Sequence[SchemaStyle]", schemas)))
+        forcing = chosen("--forcing", self.forcing, FORCING, FORCING[:1])
+        return tuple(
+            variants_of(
+                formats,
+                cast("Sequence[Mode]", modes),
+                cast("Sequence[SchemaStyle]", schemas),
+                cast("Sequence[ForcingSetting]", forcing),
+            )
+        )
 
     def scenarios(self) -> Mapping[str, Scenario]:
         """Return the scenarios to ask, by name. Raises SettingsError."""

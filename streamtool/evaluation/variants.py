@@ -1,10 +1,12 @@
 """Variants of the settings that an evaluation compares."""
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Final
 
 from attrs import evolve, frozen
 
+from streamtool.protocols.table import ForcingSetting
 from streamtool.settings import Mode, SchemaStyle, Settings
 
 FORMATS: Final = ("invoke", "tool_call", "qwen3_coder", "object", "pythonic", "fenced", "labelled", "tag")
@@ -21,26 +23,35 @@ class Variant:
     format: str = ""
     """The taught format; empty in `native` mode."""
     schema: SchemaStyle = "compact"
+    forcing: ForcingSetting = "auto"
+    """How a demanded call is forced."""
 
     @property
     def name(self) -> str:
         """The name in tables, such as `invoke` or `invoke, schema full`."""
-        style = "" if self.schema == "compact" or self.mode == "native" else f", schema {self.schema}"
-        return (self.format if self.mode == "emulate" else self.mode) + style
+        if self.mode == "native":
+            return self.mode
+        style = "" if self.schema == "compact" else f", schema {self.schema}"
+        forcing = "" if self.forcing == "auto" else f", forcing {self.forcing}"
+        return f"{self.format}{style}{forcing}"
 
     def applied(self, settings: Settings) -> Settings:
         """Return the settings with those of this variant."""
         if self.mode == "native":
             return evolve(settings, mode="native")
-        return evolve(settings, mode=self.mode, format=self.format, schema=self.schema)
+        upstreams = {name: evolve(upstream, forcing=self.forcing) for name, upstream in settings.upstreams.items()}
+        return evolve(settings, mode=self.mode, format=self.format, schema=self.schema, upstreams=upstreams)
 
 
-def variants_of(formats: Sequence[str], modes: Sequence[Mode], schemas: Sequence[SchemaStyle]) -> Iterator[Variant]:
-    """Yield each combination of mode, format and style of schemas."""
+def variants_of(
+    formats: Sequence[str],
+    modes: Sequence[Mode],
+    schemas: Sequence[SchemaStyle],
+    forcing: Sequence[ForcingSetting] = ("auto",),
+) -> Iterator[Variant]:
+    """Yield each combination of mode, format, style of schemas and method of forcing."""
     for mode in modes:
         if mode == "native":
             yield Variant("native")
-            continue
-        for format in formats:
-            for schema in schemas:
-                yield Variant(mode, format, schema)
+        else:
+            yield from (Variant(mode, *ways) for ways in product(formats, schemas, forcing))
