@@ -1,6 +1,6 @@
 """One scenario against one variant: requests through the middleware, as `serve` handles them, until a verdict."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import anyio
@@ -18,7 +18,7 @@ from streamtool.core.conversation import (
     ToolResult,
 )
 from streamtool.core.errors import StreamtoolError, UpstreamError
-from streamtool.core.reply import Choice, ReplyAccumulator
+from streamtool.core.reply import Choice, ReplyAccumulator, ReplyArgumentsDelta, Usage
 from streamtool.evaluation.judge import Verdict, advance, begin, judge
 from streamtool.evaluation.scenario import MadeCall, Scenario
 from streamtool.exchange import Record
@@ -59,6 +59,19 @@ class Outcome:
     """What the client received, reply by reply."""
 
 
+@frozen
+class TimedReply:
+    """A reply as the client received it."""
+
+    choice: Choice
+    usage: Usage
+    first_byte: float | None
+    """Seconds to the first piece of the body."""
+    first_call: float | None
+    """Seconds to the beginning of the first call's arguments."""
+    seconds: float
+
+
 class Measurement:
     """Sends scenarios through one middleware. The upstream is an ASGI app in one protocol."""
 
@@ -74,17 +87,19 @@ class Measurement:
         """
         self._records.clear()
         messages = list(scenario.messages)
-        progress, counts, said = begin(scenario), dict.fromkeys(scenario.results, 0), []
+        progress, counts = begin(scenario), dict.fromkeys(scenario.results, 0)
+        replies: list[TimedReply] = []
         error = ""
         for _ in range(MAX_REPLIES):
             first = len(messages) == len(scenario.messages)
             try:
-                choice = await self._reply(self._conversation(scenario, messages, first=first))
+                reply = await self._reply(self._conversation(scenario, messages, first=first))
             except StreamtoolError as failed:
                 error = failed.message
                 break
+            replies.append(reply)
+            choice = reply.choice
             calls = [MadeCall(call.name, call.arguments, call.complete) for call in choice.calls]
-            said.append("\n".join([choice.text, *(f"{call.name} {call.arguments}" for call in calls)]).strip())
             progress = advance(scenario, progress, calls, choice.text)
             if progress.done:
                 break
@@ -92,7 +107,19 @@ class Measurement:
         verdict = judge(scenario, progress)
         if error:
             verdict = evolve(verdict, right=False, why=error)
-        return _outcome(scenario.name, verdict, self._records, error, said)
+        return Outcome(
+            scenario.name,
+            verdict,
+            requests=len(self._records),
+            retries=sum(len(record.attempts) for record in self._records),
+            prompt_tokens=replies[0].usage.input if replies else 0,
+            reply_tokens=sum(reply.usage.output for reply in replies),
+            first_byte=replies[0].first_byte if replies else None,
+            first_call=next((reply.first_call for reply in replies if reply.first_call is not None), None),
+            seconds=sum(reply.seconds for reply in replies),
+            error=error,
+            transcript=tuple(map(_transcript, replies)),
+        )
 
     def _conversation(self, scenario: Scenario, messages: Sequence[Message], *, first: bool) -> Conversation:
         choice = ToolChoice()
@@ -111,12 +138,20 @@ class Measurement:
             options=Options(max_tokens=TOKENS, sampling={"temperature": 0.0}, output=form),
         )
 
-    async def _reply(self, asked: Conversation) -> Choice:
+    async def _reply(self, asked: Conversation) -> TimedReply:
         """Send one request and return the reply. Raises StreamtoolError."""
         reader, fold = chat.ReplyReader(), ReplyAccumulator()
+        began = anyio.current_time()
+        first: dict[str, float] = {}
 
         def take(piece: bytes) -> None:
-            fold.feed(reader.feed(piece))
+            events = reader.feed(piece)
+            fold.feed(events)
+            now = anyio.current_time() - began
+            if piece:
+                first.setdefault("byte", now)
+            if any(isinstance(event, ReplyArgumentsDelta) for event in events):
+                first.setdefault("call", now)
 
         answer = None
         with anyio.move_on_after(self._seconds):
@@ -139,7 +174,18 @@ class Measurement:
         reply = fold.close()
         if reply.failure is not None:
             raise StreamtoolError(reply.failure.message)
-        return next(iter(reply.choices), Choice(0))
+        return TimedReply(
+            next(iter(reply.choices), Choice(0)),
+            reply.usage or Usage(),
+            first.get("byte"),
+            first.get("call"),
+            anyio.current_time() - began,
+        )
+
+
+def _transcript(reply: TimedReply) -> str:
+    calls = (f"{call.name} {call.arguments}" for call in reply.choice.calls)
+    return "\n".join([reply.choice.text, *calls]).strip()
 
 
 def _with_results(scenario: Scenario, choice: Choice, counts: dict[str, int]) -> tuple[Message, Message]:
@@ -153,23 +199,3 @@ def _with_results(scenario: Scenario, choice: Choice, counts: dict[str, int]) ->
         results.append(ToolResult(call.id, (TextPart(text),), error=text.startswith("Error: ")))
     said = (TextPart(choice.text),) if choice.text else ()
     return Message("assistant", said, calls=calls), Message("user", results=tuple(results))
-
-
-def _outcome(name: str, verdict: Verdict, records: Sequence[Record], error: str, said: Sequence[str]) -> Outcome:
-    return Outcome(
-        name,
-        verdict,
-        requests=len(records),
-        retries=sum(len(record.attempts) for record in records),
-        prompt_tokens=records[0].usage.input if records else 0,
-        reply_tokens=sum(record.usage.output for record in records),
-        first_byte=records[0].first_byte if records else None,
-        first_call=next((record.first_call for record in records if record.first_call is not None), None),
-        seconds=sum(record.seconds for record in records),
-        error=error,
-        transcript=tuple(said),
-    )
-
-
-Watch = Callable[[str, Outcome], object]
-"""Is called with a variant's name and each of its outcomes."""
