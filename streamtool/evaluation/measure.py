@@ -129,7 +129,7 @@ class Measurement:
             choice = ToolChoice("required", (scenario.choice,))
         form = None if scenario.form is None else OutputFormat(scenario.form)
         return Conversation(
-            "chat",
+            "eval",
             self._model.name,
             tuple(messages),
             tools=scenario.tools,
