@@ -1,4 +1,4 @@
-"""The file of an evaluation: what is compared, and every outcome so far, one JSON object per line.
+"""The file of an evaluation: its subject and every outcome so far, one JSON object per line.
 
 The first line names the model, the server, the seed and the variants; each further line is an outcome. Lines are only
 appended, so an interrupted evaluation loses at most the scenario that was being asked, and continues with the same
@@ -20,7 +20,7 @@ from streamtool.evaluation.variants import Variant
 
 @frozen
 class Subject:
-    """What an evaluation measures."""
+    """The model, the server and the comparison of an evaluation."""
 
     model: str
     """The name that the server gives the model."""

@@ -1,6 +1,6 @@
 """One scenario against one variant: requests through the middleware, as `serve` handles them, until a verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import anyio
@@ -31,6 +31,10 @@ MAX_REPLIES: Final = 5
 TOKENS: Final = 400
 """Maximum length of a reply, in tokens; the longest right one has about 120."""
 _OK: Final = '{"status": "ok"}'
+_CHOICES: Final[Mapping[str, ToolChoice]] = {
+    choice.mode: choice for choice in (ToolChoice(), ToolChoice("none"), ToolChoice("required"))
+}
+"""Tool choices by their name in a scenario; any other name is that of a tool."""
 
 
 @frozen
@@ -56,7 +60,7 @@ class Outcome:
     error: str = ""
     """The error that ended the conversation, if any."""
     transcript: tuple[str, ...] = field(default=(), repr=False)
-    """What the client received, reply by reply."""
+    """The text and the calls that the client received, reply by reply."""
 
 
 @frozen
@@ -123,10 +127,8 @@ class Measurement:
 
     def _conversation(self, scenario: Scenario, messages: Sequence[Message], *, first: bool) -> Conversation:
         choice = ToolChoice()
-        if first and scenario.choice in ("none", "required"):
-            choice = ToolChoice(scenario.choice)
-        elif first and scenario.choice != "auto":
-            choice = ToolChoice("required", (scenario.choice,))
+        if first:
+            choice = _CHOICES.get(scenario.choice) or ToolChoice("required", (scenario.choice,))
         form = None if scenario.form is None else OutputFormat(scenario.form)
         return Conversation(
             "eval",
@@ -190,7 +192,7 @@ def _transcript(reply: TimedReply) -> str:
 
 def _with_results(scenario: Scenario, choice: Choice, counts: dict[str, int]) -> tuple[Message, Message]:
     """Return the reply and the results of its calls as messages."""
-    calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in choice.calls)
+    calls = tuple(ToolCall(call.id or f"call_{i}", call.name, call.arguments) for i, call in enumerate(choice.calls))
     results = []
     for call in calls:
         texts = scenario.results.get(call.name, (_OK,))

@@ -5,7 +5,7 @@
     name, group   the name, which is unique, and the ability that the scenario measures
     ask           the last message of the user
     tools         names of the offered tools
-    more          number of further tools, generated, to offer beside them
+    more          number of further tools, generated, to add to them
     turns         number of earlier messages in the conversation
     choice        tool choice: `auto` (the default), `required`, `none`, or the name of a tool
     calls         the expected calls of a reply, in any order; empty if no call is right
@@ -85,7 +85,7 @@ class Scenario:
     results: Mapping[str, tuple[str, ...]] = field(factory=dict)
     """Results of each tool, call by call; the last one is repeated."""
     answer: tuple[str, ...] = ()
-    """Texts of which the final answer contains one; empty if any answer is right."""
+    """Texts that the final answer contains: one of them or, with `all_of`, all. Empty if any answer is right."""
     all_of: bool = True
     """Whether the final answer must contain all of them."""
     form: Mapping[str, Json] | None = None
