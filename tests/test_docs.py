@@ -239,7 +239,7 @@ SECTIONS = {
     "## `[mcp.NAME]`": McpSettings,
     "## `[tool.NAME]`": ToolSettings,
 }
-TABLES = {"limits", "mcp", "results", "store", "upstream", "model", "tool"}
+TABLES = {"calibrations", "limits", "mcp", "results", "store", "upstream", "model", "tool"}
 """Settings with their own section."""
 
 

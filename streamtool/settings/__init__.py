@@ -9,6 +9,7 @@ value found. Secret keys never appear in errors or reprs.
 Unknown settings are rejected, never silently ignored.
 """
 
+from streamtool.settings.calibrations import Calibration
 from streamtool.settings.data import Settings, check, check_reload, is_loopback, with_options
 from streamtool.settings.load import load
 from streamtool.settings.model import BY_SETTING, ModelSettings, PromptSettings
@@ -31,6 +32,7 @@ from streamtool.settings.tables import (
 __all__ = [
     "BY_SETTING",
     "TEMPLATES",
+    "Calibration",
     "CircuitSettings",
     "KeyLimits",
     "LimitSettings",

@@ -19,6 +19,7 @@ from streamtool.models.families import family_of
 from streamtool.models.response_templates import Described
 from streamtool.protocols.table import PATHS, UPSTREAM_NAMES, ForcingSetting
 from streamtool.settings import readers as read
+from streamtool.settings.calibrations import CHOSEN, Calibration, find_calibration
 from streamtool.settings.model import BY_SETTING, ModelSettings, PromptSettings, Training, reason_by_name
 from streamtool.settings.readers import setting
 from streamtool.settings.tables import (
@@ -213,6 +214,10 @@ class Settings:
     tools: Mapping[str, ToolSettings] = setting(
         Factory(dict), read.tables_by_name(ToolSettings, with_name=False), key="tool"
     )
+    calibrations: tuple[Calibration, ...] = setting((), read.tables_of(Calibration))
+    """Measured settings, which apply to models whose mode, format and schema are not set. The settings file
+    cannot contain them.
+    """
 
     def __attrs_post_init__(self) -> None:
         for i, rule in enumerate(self.models):
@@ -299,7 +304,7 @@ class Settings:
         roles = rule.roles or self.roles
         has_system = self.system_role if rule.system_role is None else rule.system_role
         begun = self.reasoning_open if rule.reasoning_open is None else rule.reasoning_open
-        return ModelSettings(
+        found = ModelSettings(
             name=name,
             upstream=upstream,
             protocol=upstream.wire_protocol if upstream else self.app_protocol,
@@ -329,6 +334,10 @@ class Settings:
                 results=self.results,
             ),
         )
+        if upstream is None or any(getattr(rule, chosen) is not None for chosen in CHOSEN):
+            return found
+        measured = find_calibration(self.calibrations, name, upstream.url)
+        return found if measured is None else found.calibrated(measured)
 
     def shows_clients(self, upstream: UpstreamSettings) -> bool:
         """Return whether the clients' own keys are sent to this upstream, which may then respond differently to each
@@ -357,6 +366,8 @@ def with_options(settings: Settings | None, options: Mapping[str, Any]) -> Setti
         if name not in known:
             near = read.nearest(name, known)
             raise SettingsError(f'{name}: unknown setting; did you mean "{near}"?', param=name, code="unknown_setting")
+    if not options.keys().isdisjoint(CHOSEN):
+        options = {"calibrations": (), **options}
     return evolve(settings or Settings(), **options)
 
 

@@ -7,12 +7,13 @@ with this prefix are errors, except for those in `RESERVED` and those that an `e
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import fields
 
 from streamtool.core.errors import SettingsError
+from streamtool.settings.calibrations import CHOSEN, Calibration
 from streamtool.settings.data import Settings
 from streamtool.settings.readers import FromEnv, join, key_of, nearest, table
 
@@ -29,7 +30,7 @@ _DEEP_KEY = re.compile(
 )
 """Matches a dotted key that is too long: the time to parse a key is quadratic in the number of its parts."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-RESERVED = ("STREAMTOOL_CONFIG",)
+RESERVED = ("STREAMTOOL_CONFIG", "STREAMTOOL_CALIBRATIONS")
 """Variables with our prefix that are not settings."""
 
 
@@ -37,13 +38,15 @@ def load(
     text: str | None = None,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    calibrations: Iterable[Calibration] = (),
 ) -> Settings:
     """Return the settings given by TOML text, an environment and flags. Flags take precedence over the environment,
     which takes precedence over the file.
 
     `overrides` is a tree like the file's, in which None stands for a flag that was not given. Upstreams and model rules
-    from flags precede the ones in the file, so an upstream from a flag is the default one. Raises SettingsError for an
-    unknown key (suggesting a similar one), a wrong type (with its path), a missing variable, or invalid TOML.
+    from flags precede the ones in the file, so an upstream from a flag is the default one. `calibrations` apply only if
+    neither mode nor format nor schema is set. Raises SettingsError for an unknown key (suggesting a similar one), a
+    wrong type (with its path), a missing variable, or invalid TOML.
     """
     environment = {} if environ is None else environ
     try:
@@ -51,7 +54,8 @@ def load(
         flags = _without_unset(overrides or {})
         referred = {*_references(file), *_references(flags)}
         tree = _merge(_merge(file, _environment_tree(environment, referred)), flags)
-        return table(Settings, _resolve(tree, "", environment), "")
+        measured = () if any(name in tree for name in CHOSEN) else tuple(calibrations)
+        return table(Settings, _resolve(tree, "", environment), "", calibrations=measured)
     except RecursionError:
         raise _too_deep() from None
 

@@ -11,6 +11,7 @@ from streamtool.models.chat_templates import Recognised
 from streamtool.models.families import UNKNOWN, Family, Roles
 from streamtool.models.response_templates import Described
 from streamtool.protocols.table import ForcingSetting
+from streamtool.settings.calibrations import Calibration
 from streamtool.settings.tables import Mode, ResultSettings, SchemaStyle, UpstreamSettings
 
 BY_SETTING = "by setting"
@@ -87,6 +88,10 @@ class ModelSettings:
     context: int | None = None
     """Size of the model's context window, in tokens; None if unknown, in which case prompts are not checked."""
     prompt: PromptSettings = PromptSettings()
+    calibration: Calibration | None = None
+    """The measurement that chose mode, format and schema."""
+    uncalibrated: "ModelSettings | None" = None
+    """The settings without that measurement."""
 
     @property
     def listened_formats(self) -> tuple[str, ...] | None:
@@ -120,14 +125,14 @@ class ModelSettings:
 
     @property
     def automatic(self) -> bool:
-        """Whether the format was derived from the template or the name, rather than set explicitly."""
-        return self.training.reason != BY_SETTING
+        """Whether the format was derived from the template or the name, rather than set explicitly or measured."""
+        measured = None if self.calibration is None else self.calibration.reason
+        return self.training.reason not in (BY_SETTING, measured)
 
     @property
     def looks_for_template(self) -> bool:
         """Whether the upstream's chat template could supply information that is not set."""
-        training = self.training
-        return training.chat_template == "auto" and self.mode != "native" and training.reason != BY_SETTING
+        return self.training.chat_template == "auto" and self.mode != "native" and self.automatic
 
     @property
     def with_own_format(self) -> "ModelSettings":
@@ -151,6 +156,16 @@ class ModelSettings:
     def teaching(self, format: str, reason: str) -> "ModelSettings":
         """Return the same settings, but with this taught format and reason."""
         return evolve(self, format=format, training=evolve(self.training, reason=reason))
+
+    def calibrated(self, measured: Calibration) -> "ModelSettings":
+        """Return the same settings, but with the mode, the format and the schema style of a measurement."""
+        return evolve(
+            self.teaching(measured.format or self.format, measured.reason),
+            mode=measured.mode,
+            prompt=evolve(self.prompt, schema=measured.schema or self.prompt.schema),
+            calibration=measured,
+            uncalibrated=self,
+        )
 
     def with_template(self, recognised: Recognised | None) -> "ModelSettings":
         """Return the same settings, but with the properties recognized in the chat template (None: unknown)."""
