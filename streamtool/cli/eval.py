@@ -30,13 +30,13 @@ from streamtool.evaluation.measure import Outcome
 from streamtool.evaluation.run import Budget, evaluate
 from streamtool.evaluation.scenario import Scenario, suite
 from streamtool.evaluation.schedule import Schedule, order_of
-from streamtool.evaluation.server import server_of
 from streamtool.evaluation.variants import FORMATS as DEFAULT_FORMATS
 from streamtool.evaluation.variants import Variant, variants_of
 from streamtool.probe.client import find_client
 from streamtool.protocols.table import ForcingSetting
 from streamtool.settings import Mode, SchemaStyle, Settings, UpstreamSettings
 from streamtool.upstream.app import HttpUpstream
+from streamtool.upstream.model_server import server_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

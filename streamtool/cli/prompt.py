@@ -20,8 +20,7 @@ def run(request: str, format_name: str | None, config: str | None, protocol: str
     if protocol not in CLIENTS:
         raise SettingsError(f'--protocol: "{protocol}" is not one of {", ".join(CLIENTS)}', param="protocol")
     conversation = client_protocol(protocol, address(protocol, body)).read_request(body, settings.limits)
-    model = settings.for_model(conversation.model)
-    model = model.with_template(ChatTemplates(settings).of(model))
+    model = ChatTemplates(settings).inform(settings.for_model(conversation.model))
     if format_name not in (None, "auto", RESPONSE_TEMPLATE):
         model = model.teaching(format_name, "by --format")
     projected = project(conversation, model, model.format)

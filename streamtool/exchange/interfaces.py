@@ -7,7 +7,6 @@ from attrs import field, frozen
 from streamtool.core.conversation import Conversation, Options
 from streamtool.core.errors import StreamtoolError
 from streamtool.core.reply import Reason, Usage
-from streamtool.models.chat_templates import Recognised
 from streamtool.prompting.window import CountTokens
 from streamtool.protocols.interfaces import Headers
 from streamtool.refusals import Phrases
@@ -49,9 +48,9 @@ class Capabilities(Protocol):
 
 
 class Templates(Protocol):
-    """The models' chat templates, as far as they are known."""
+    """The models' chat templates and calibrations, as far as they are known."""
 
-    def of(self, model: ModelSettings, client: str, /) -> Recognised | None: ...
+    def inform(self, model: ModelSettings, client: str, /) -> ModelSettings: ...
 
 
 class Tokenizers(Protocol):

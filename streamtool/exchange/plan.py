@@ -239,7 +239,7 @@ def _model_settings(received: Received, settings: Settings, templates: Templates
     """Return the model's settings, overridden by request headers if that is allowed."""
     model = settings.for_model(received.conversation.model)
     if templates is not None:
-        model = model.with_template(templates.of(model, received.client))
+        model = templates.inform(model, received.client)
     if not settings.allow_overrides:
         return model
     given = {name.decode("latin-1"): value.decode("latin-1") for name, value in received.headers}

@@ -148,8 +148,7 @@ class Models:
         return upstream is None or upstream.name == name
 
     def _entry(self, model: str, own: Mapping[str, Json], client: str) -> dict[str, Json]:
-        settings = self._settings.for_model(model)
-        settings = settings.with_template(self._templates.of(settings, client))
+        settings = self._templates.inform(self._settings.for_model(model), client)
         upstream = settings.upstream.name if settings.upstream else None
         own = own if "id" in own else {}
         created = own.get("created", 0)

@@ -57,7 +57,7 @@ class TokenCount:
         conversation = protocol.read_count(decode_body(body, given, settings.limits.body), settings.limits, *recall)
         model = settings.for_model(conversation.model)
         if services.templates is not None:
-            model = model.with_template(services.templates.of(model, client_of(given)))
+            model = services.templates.inform(model, client_of(given))
         tokenizer = None if services.tokenizers is None else services.tokenizers.of(model)
         projected = prompting.project(conversation, model, model.format, open_end=True)
         if upstream_name(protocol.NAME, model.protocol) != protocol.NAME:

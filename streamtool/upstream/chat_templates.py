@@ -1,4 +1,4 @@
-"""The chat templates and response templates of models.
+"""The chat templates and response templates of models, and calibrations that no longer hold.
 
 Both are read from files. Chat templates are also requested from upstreams that expose them.
 
@@ -9,6 +9,9 @@ requested the template, and the model's name serves as a fallback.
 
 llama.cpp exposes the template at `GET /props` (`chat_template`, `chat_template_tool_use`; tools/server/README.md),
 Ollama at `POST /api/show` (`template`; docs/api.md). Other servers do not expose it.
+
+An upstream with a calibration is also asked for its version and its models. A calibration of another version or of
+another model is not applied.
 """
 
 import json
@@ -31,7 +34,8 @@ from streamtool.models import response_templates
 from streamtool.models.chat_templates import Recognised, recognise
 from streamtool.models.response_templates import Described, as_recognised
 from streamtool.protocols.shared import wire
-from streamtool.settings import ModelSettings, Settings, UpstreamSettings
+from streamtool.settings import Calibration, ModelSettings, Settings, UpstreamSettings
+from streamtool.upstream.model_server import models_of, server_of
 
 _log = logging.getLogger("streamtool")
 
@@ -205,11 +209,21 @@ class ChatTemplates:
             if isinstance(own, str) and own not in ("auto", "none"):
                 self._described[own] = read_response_template(own, place)
         self._check_taught(settings)
+        self._stale: set[Calibration] = set()
+        """Calibrations of another version of a server, or of another model."""
         self._shown_templates: dict[tuple[str, str, str], FoundTemplate | None] = {}
         """The template that an upstream exposes, or None, keyed by (upstream, model, client). The model "" is the
         upstream's loaded model, regardless of its name. The client `ANONYMOUS` stands for all clients: the upstream
         exposes the same template to all of them, or requires no key.
         """
+
+    def inform(self, model: ModelSettings, client: str = ANONYMOUS) -> ModelSettings:
+        """Return the model's settings with the properties recognized in its template, and without a calibration that no
+        longer holds.
+        """
+        if model.uncalibrated is not None and model.calibration in self._stale:
+            model = model.uncalibrated
+        return model.with_template(self.of(model, client))
 
     def of(self, model: ModelSettings, client: str = ANONYMOUS) -> Recognised | None:
         """Return the analysis of the model's template, if it is known for this client, together with that of its
@@ -306,11 +320,12 @@ class ChatTemplates:
             tasks.cancel_scope.cancel()
 
     async def learn_all(self) -> None:
-        """Request the templates of the models named in the settings, and of the loaded models. Failures raise no
-        exception.
+        """Request the templates of the models named in the settings, and of the loaded models, and check the
+        calibrations. Failures raise no exception.
         """
         async with anyio.create_task_group() as tasks:
             for name, app in self._upstreams.items():
+                tasks.start_soon(self._check_calibrations, name, app)
                 if self._settings.for_model("").looks_for_template:
                     tasks.start_soon(self._learn_loaded, name, app)
             for rule in self._settings.models:
@@ -332,6 +347,28 @@ class ChatTemplates:
             shown = await ask_for_template(app, "chat", "", ())
             if shown is not None:
                 self._shown_templates[name, "", ANONYMOUS] = shown
+
+    async def _check_calibrations(self, name: str, app: ASGIApp) -> None:
+        """Find the calibrations of an upstream that measured another version of its server, or another model."""
+        upstream = self._settings.upstreams[name]
+        measured = [one for one in self._settings.calibrations if one.url == upstream.url]
+        if not measured:
+            return
+        try:
+            server, models = await server_of(app), await models_of(app, upstream.wire_protocol)
+        except Exception:  # noqa: BLE001  a failure must not affect the proxy
+            _log.debug("the version of %s could not be requested", upstream.url, exc_info=True)
+            return
+        for one in measured:
+            change = one.change(server, models)
+            if change:
+                self._stale.add(one)
+                _log.warning(
+                    "the calibration of %s is not used: %s; measure it again with `streamtool eval %s`",
+                    one.model,
+                    change,
+                    one.url,
+                )
 
 
 async def ask_for_template(app: ASGIApp, protocol: str, model: str, headers: HeaderPairs) -> FoundTemplate | None:

@@ -1,4 +1,4 @@
-"""The software of a model's server and its version, from questions that generate nothing."""
+"""The software of a model's server, its version and its models, from requests that generate nothing."""
 
 import json
 from typing import Final
@@ -7,6 +7,7 @@ import anyio
 
 from streamtool.asgi.types import SCOPE, ASGIApp, ask, never_disconnects
 from streamtool.core.errors import StreamtoolError
+from streamtool.protocols.registry import UPSTREAMS
 
 _SECONDS: Final = 5.0
 _QUESTIONS: Final = (
@@ -32,3 +33,15 @@ async def server_of(app: ASGIApp) -> str:
         except (StreamtoolError, ValueError, KeyError, TypeError):
             continue
     return ""
+
+
+async def models_of(app: ASGIApp, protocol: str) -> tuple[str, ...]:
+    """Return the names of the models that the server lists, or () if it lists none."""
+    wire = UPSTREAMS[protocol]
+    try:
+        with anyio.move_on_after(_SECONDS):
+            answer = await ask(app, SCOPE, "GET", wire.MODELS_PATH, headers=(), receive=never_disconnects)
+            return tuple(wire.read_models(answer.body)) if answer.status == 200 else ()
+    except (StreamtoolError, ValueError):
+        pass
+    return ()
