@@ -82,6 +82,10 @@ JsonEvents = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 Config = Annotated[
     str | None, typer.Option(metavar="FILE", help="Settings file (TOML); default: the one named by STREAMTOOL_CONFIG.")
 ]
+Calibrations = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Calibrations; default: STREAMTOOL_CALIBRATIONS, or the user's state folder."),
+]
 ModeOption = Annotated[
     str | None,
     typer.Option(metavar="MODE", help="How tools reach the model: emulate (as text), native, rescue or auto."),
@@ -157,6 +161,7 @@ def serve(
     contents: Annotated[
         bool, typer.Option("--contents", help="Allow prompts and replies in the log and the inspector.")
     ] = False,
+    calibrations: Calibrations = None,
 ) -> None:
     """Run the proxy.
 
@@ -193,6 +198,7 @@ def serve(
             insecure=insecure,
             inspect=inspect,
             contents=contents,
+            calibrations=calibrations,
         ),
         only_check=check,
     )
@@ -288,11 +294,19 @@ def evaluate(
     resume: Annotated[str | None, typer.Option(metavar="FILE", help="Continue the evaluation in this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
     as_card: Annotated[bool, typer.Option("--card", help="Print the report as Markdown.")] = False,
+    as_settings: Annotated[
+        bool, typer.Option("--print-settings", help="Print only the settings file's rule for the best variant.")
+    ] = False,
+    calibrations: Calibrations = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibration/--no-calibration", help="Save the result for streamtool serve.")
+    ] = True,
 ) -> None:
     """Measure how often a model makes the right call, and in which format and mode it does so most often.
 
     Scenarios with fixed questions and tools pass through the same code as in `serve`. Their calls are compared with the
-    expected ones by value. All variants answer the same scenarios; those that are clearly worse are dropped.
+    expected ones by value. All variants answer the same scenarios; those that are clearly worse are dropped. The result
+    is saved, and streamtool serve applies it where neither mode nor format nor schema is set.
 
     \b
     Examples:
@@ -320,8 +334,10 @@ def evaluate(
         seed,
         save,
         resume,
+        calibrations,
+        calibrate,
     )
-    run_eval(flags, as_json=as_json, as_card=as_card)
+    run_eval(flags, as_json=as_json, as_card=as_card, as_settings=as_settings)
 
 
 @app.command("run")

@@ -118,11 +118,12 @@ def read_settings_file(config: str | None, *, again: bool = False) -> str:
 
 
 def read_settings(config: str | None, overrides: Mapping[str, Any]) -> "Settings":
-    """Load the settings from flags, the environment and the settings file. Raises SettingsError."""
+    """Load the settings from flags, the environment, the settings file and the calibrations. Raises SettingsError."""
     text = read_settings_file(config)
-    from streamtool.settings import load  # noqa: PLC0415  imported on demand
+    from streamtool.cli.state import load_calibrations  # noqa: PLC0415  imported on demand
+    from streamtool.settings import load  # noqa: PLC0415
 
-    return load(text, os.environ, overrides)
+    return load(text, os.environ, overrides, load_calibrations(None))
 
 
 def read_tools(name: str) -> dict[str, Mapping[str, Any]]:

@@ -1,8 +1,8 @@
 """`streamtool eval`: measure how often a model makes the right call, in each format and mode.
 
-`streamtool.evaluation` asks the scenarios; this module shows the standing while they run, and the report at the end:
-a table, JSON, or a Markdown card. With `--save FILE`, every outcome is appended to a file, from which `--resume FILE`
-continues an interrupted evaluation.
+`streamtool.evaluation` asks the scenarios; this module shows the best variants so far, and the report at the end:
+a table, JSON, a Markdown card, or settings. With `--save FILE`, every outcome is appended to a file, from which
+`--resume FILE` continues an interrupted evaluation. The result is saved as a calibration, which `serve` applies.
 """
 
 import sys
@@ -20,6 +20,7 @@ from streamtool import sample
 from streamtool.asgi.types import ASGIApp
 from streamtool.cli.common import Screen, print_error
 from streamtool.cli.probe import ProbeFlags
+from streamtool.cli.state import save_calibration
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import json_line
 from streamtool.evaluation import bfcl
@@ -29,7 +30,7 @@ from streamtool.evaluation.journal import Journal, Subject
 from streamtool.evaluation.measure import Outcome
 from streamtool.evaluation.run import Budget, evaluate
 from streamtool.evaluation.scenario import Scenario, suite
-from streamtool.evaluation.schedule import Schedule, order_of
+from streamtool.evaluation.schedule import ENOUGH, Schedule, order_of
 from streamtool.evaluation.variants import FORMATS as DEFAULT_FORMATS
 from streamtool.evaluation.variants import Variant, variants_of
 from streamtool.probe.client import find_client
@@ -93,6 +94,8 @@ class EvalFlags:
     seed: int = 1
     save: str | None = None
     resume: str | None = None
+    calibrations: str | None = None
+    calibrate: bool = True
 
     def variants(self) -> tuple[Variant, ...]:
         """Return the variants to compare. Raises SettingsError."""
@@ -125,20 +128,39 @@ def chosen(flag: str, given: Sequence[str], known: Sequence[str], default: Seque
     return tuple(dict.fromkeys(given)) or tuple(default)
 
 
-def run(flags: EvalFlags, *, as_json: bool, as_card: bool) -> None:
+def run(flags: EvalFlags, *, as_json: bool, as_card: bool, as_settings: bool) -> None:
     """Evaluate a model and print the report. Raises StreamtoolError."""
     upstream = ProbeFlags(flags.url, flags.protocol, flags.model, flags.key_env).upstream()
-    journal, schedule = anyio.run(_evaluate, flags, upstream)
+    journal, schedule, only = anyio.run(_evaluate, flags, upstream)
     report = reports.report_of(journal, schedule)
     if as_json:
         print(json_line(asdict(report)))
     elif as_card:
         print(reports.card(report), end="")
+    elif as_settings:
+        print(settings_of(report), end="")
     else:
         show(report)
+    if flags.calibrate:
+        calibrate(report, flags.calibrations, only=only)
 
 
-async def _evaluate(flags: EvalFlags, upstream: UpstreamSettings) -> tuple[Journal, Schedule]:
+def calibrate(report: reports.Report, file: str | None, *, only: bool) -> None:
+    """Save the report's calibration, and print where. `only` is whether the server lists only this model. Raises
+    SettingsError.
+
+    A share of few cases is too uncertain to change the settings of a server.
+    """
+    cases = report.figures[0].cases
+    if cases < ENOUGH:
+        print_error(f"the result is not saved for streamtool serve: it has {cases} cases, and {ENOUGH} are needed")
+        return
+    path = save_calibration(file, reports.calibration_of(report, only=only))
+    print_error(f"the result is saved in {path}; streamtool serve applies it unless mode, format or schema is set")
+
+
+async def _evaluate(flags: EvalFlags, upstream: UpstreamSettings) -> tuple[Journal, Schedule, bool]:
+    """Return the outcomes, the schedule with their results, and whether the server lists only this model."""
     scenarios = flags.scenarios()
     async with AsyncExitStack() as stack:
         client = await find_client(upstream, flags.model, stack, seconds=flags.seconds)
@@ -152,7 +174,7 @@ async def _evaluate(flags: EvalFlags, upstream: UpstreamSettings) -> tuple[Journ
         settings = Settings(upstreams={upstream.name: upstream})
         with progress(journal, budget, sys.stderr.isatty()) as watch:
             schedule = await evaluate(app, settings, journal, scenarios, budget, seconds=flags.seconds, watch=watch)
-    return journal, schedule
+    return journal, schedule, client.models == (client.model.name,)
 
 
 async def _journal(
@@ -192,7 +214,7 @@ async def _journal(
 
 
 class Plain:
-    """Progress where there is no terminal: one line at the end of each tenth of the budget."""
+    """Progress without a terminal: one line at the end of each tenth of the budget."""
 
     def __init__(self, journal: Journal, budget: Budget) -> None:
         self._journal = journal
@@ -212,7 +234,7 @@ class Plain:
 
 
 class Bar:
-    """Progress on a terminal: a bar with the standing so far and the remaining time."""
+    """Progress on a terminal: a bar with the best variants so far and the remaining time."""
 
     def __init__(self, journal: Journal, budget: Budget) -> None:
         self._journal = journal
@@ -282,7 +304,7 @@ def show(report: reports.Report) -> None:
 
 def settings_of(report: reports.Report) -> str:
     """Return the settings of the best variant as TOML."""
-    best = next(one for one in report.subject.variants if one.name == report.figures[0].variant)
+    best = report.best
     lines = ["[[model]]", f"match = {json_line(report.subject.model)}", f"mode = {json_line(best.mode)}"]
     if best.mode != "native":
         lines += [f"format = {json_line(best.format)}", f"schema = {json_line(best.schema)}"]

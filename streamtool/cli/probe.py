@@ -71,6 +71,8 @@ def run(flags: ProbeFlags, *, as_json: bool) -> None:
     screen.line()
     screen.line(("# Settings for this upstream", "bold cyan"))
     screen.line(settings, end="")
+    screen.line()
+    screen.line(("# `streamtool eval` measures how often the model makes the right call", "dim"))
 
 
 def _print_progress(question: str) -> None:

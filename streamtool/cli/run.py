@@ -19,13 +19,14 @@ from streamtool.agent.functions import THREAD_PREFIX
 from streamtool.cli.common import print_error
 from streamtool.cli.exit_codes import DONE, INTERRUPTED
 from streamtool.cli.serve import ServeFlags
+from streamtool.cli.state import state_folder
 from streamtool.cli.terminal.asking import Approval
 from streamtool.cli.terminal.chatting import COMMANDS, Chat
 from streamtool.cli.terminal.costs import Meter, Prices
 from streamtool.cli.terminal.dialog import Dialog
 from streamtool.cli.terminal.live import JsonLines, Live
 from streamtool.cli.terminal.reading import PromptLines
-from streamtool.cli.terminal.sessions import Session, latest_name, new_name, state_folder
+from streamtool.cli.terminal.sessions import Session, latest_name, new_name
 from streamtool.core.errors import SettingsError
 from streamtool.observe import logs
 

@@ -27,6 +27,7 @@ from streamtool.cli.common import Screen, read_settings_file
 from streamtool.cli.garbage import Collector
 from streamtool.cli.pid_file import pid_file, process_at
 from streamtool.cli.reloading import HAS_SIGHUP, ReloadingProxy
+from streamtool.cli.state import load_calibrations
 from streamtool.cli.workers import BACKLOG, SharedState, Workers, bind_sockets
 from streamtool.core.errors import SettingsError, StreamtoolError
 from streamtool.observe import logs
@@ -73,6 +74,7 @@ class ServeFlags:
     insecure: bool = False
     inspect: bool = False
     contents: bool = False
+    calibrations: str | None = None
 
     def settings(self) -> Settings:
         """Return the settings that result from these flags, the environment and the file. Raises SettingsError."""
@@ -94,7 +96,7 @@ class ServeFlags:
         if self.model is not None:
             overrides["model"] = [{"match": "*", "use": self.model}]
         try:
-            found = load(text, os.environ, overrides)
+            found = load(text, os.environ, overrides, load_calibrations(self.calibrations))
         except SettingsError as error:
             flag = next((flag for path, flag in _FLAGS.items() if error.message.startswith(path)), None)
             if flag is None:
@@ -262,6 +264,11 @@ def describe(settings: Settings, listening: str, screen: Screen) -> None:
         target = f" at {rule.upstream}" if rule.upstream else ""
         screen.line(f"  model     {rule.match} → {rule.use or 'the same name'}{target}")
     screen.line(f"  mode      {settings.mode}, format {settings.format}")
+    for measured in settings.calibrations:
+        if settings.for_model(measured.model).calibration == measured:
+            screen.line(
+                f"  measured  {measured.model}: {measured.variant}, {measured.reason.removeprefix('measured ')}"
+            )
     screen.line(f"  clients   {'need a key' if settings.client_keys else 'need no key'}")
     if settings.hosts:
         screen.line(f"  names     {', '.join(settings.hosts)}")

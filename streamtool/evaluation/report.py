@@ -10,6 +10,8 @@ from streamtool.evaluation.journal import Journal, Subject
 from streamtool.evaluation.measure import Outcome
 from streamtool.evaluation.schedule import CLEAR, Schedule
 from streamtool.evaluation.statistics import paired, wilson
+from streamtool.evaluation.variants import Variant
+from streamtool.settings import Calibration
 
 
 @frozen
@@ -56,6 +58,11 @@ class Report:
     """The probability that the best two differ by chance; None if only one was compared."""
 
     @property
+    def best(self) -> Variant:
+        """The best variant."""
+        return next(one for one in self.subject.variants if one.name == self.figures[0].variant)
+
+    @property
     def clear(self) -> bool:
         """Whether the best variant is clearly better than the next one."""
         return self.chance is not None and self.chance <= CLEAR
@@ -82,6 +89,30 @@ def report_of(journal: Journal, schedule: Schedule) -> Report:
         shared = min(len(one), len(other))
         chance = paired(one[:shared], other[:shared])
     return Report(journal.subject, figures, journal.requests, chance)
+
+
+def calibration_of(report: Report, *, only: bool) -> Calibration:
+    """Return the calibration for the best variant. `only` is whether the server lists only this model."""
+    subject, variant = report.subject, report.best
+    best, following = report.figures[0], next((one for one in report.figures[1:] if one.cases), None)
+    taught = variant.mode != "native"
+    return Calibration(
+        model=subject.model,
+        match="*" if only else subject.model,
+        url=subject.url,
+        protocol=subject.protocol,
+        date=subject.date,
+        mode=variant.mode,
+        cases=best.cases,
+        right=best.right,
+        version=subject.version,
+        server=None if subject.server == subject.url else subject.server,
+        format=variant.format if taught else None,
+        schema=variant.schema if taught else None,
+        next=following.variant if following else None,
+        next_cases=following.cases if following else 0,
+        next_right=following.right if following else 0,
+    )
 
 
 def _figures(variant: str, outcomes: Sequence[Outcome], *, dropped: bool) -> Figures:

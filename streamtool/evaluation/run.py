@@ -10,7 +10,7 @@ from streamtool.core.errors import UpstreamError
 from streamtool.evaluation.journal import Journal
 from streamtool.evaluation.measure import Measurement, Outcome
 from streamtool.evaluation.scenario import Scenario
-from streamtool.evaluation.schedule import Schedule
+from streamtool.evaluation.schedule import ENOUGH, Schedule
 from streamtool.evaluation.variants import Variant
 from streamtool.settings import Settings
 
@@ -25,7 +25,7 @@ class Budget:
     requests: int | None = None
     """Maximum number of requests."""
     deadline: float | None = None
-    """Time, by the event loop's clock, at which no further scenario is begun."""
+    """Time by the event loop's clock; no scenario is begun later."""
 
     def used(self, requests: int) -> bool:
         """Return whether the budget is used up."""
@@ -36,7 +36,7 @@ class Budget:
 def schedule_of(journal: Journal) -> Schedule:
     """Return the schedule of an evaluation with the results so far."""
     subject = journal.subject
-    schedule = Schedule(tuple(variant.name for variant in subject.variants), subject.scenarios)
+    schedule = Schedule(tuple(variant.name for variant in subject.variants), subject.scenarios, enough=ENOUGH)
     rest = {name: iter(outcomes) for name, outcomes in journal.outcomes.items()}
     while (asked := schedule.next()) is not None and (outcome := next(rest[asked[0]], None)) is not None:
         schedule.add(asked[0], right=outcome.verdict.right)

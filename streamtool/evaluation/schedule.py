@@ -16,9 +16,13 @@ from streamtool.evaluation.statistics import paired
 FEWEST: Final = 8
 """Number of cases before a variant is dropped."""
 CLEAR: Final = 0.05
-"""The largest probability of chance at which the best of the remaining variants is clearly better than the next one."""
+"""The best of the remaining variants is clearly better than the next one up to this probability of chance."""
+ENOUGH: Final = 30
+"""Number of cases of the best variant, even if the order is clear before: its share is then known to within about 17
+percentage points (Wilson's interval).
+"""
 UNLIKELY: Final = 0.15
-"""The largest probability of chance at which a variant is dropped. It is larger than `CLEAR`, since dropping the best
+"""A variant is dropped up to this probability of chance. It is larger than `CLEAR`, since dropping the best
 variant by mistake also requires that another one is about as good.
 """
 
@@ -48,6 +52,8 @@ class Schedule:
     """Whether each variant's answers are right, in this order; a dropped variant has fewer."""
     dropped: dict[str, float] = field(factory=dict)
     """Variants that are no longer asked, with the probability of chance."""
+    enough: int = 0
+    """Number of cases that the best variant answers even if the order is clear before."""
 
     def __attrs_post_init__(self) -> None:
         for variant in self.variants:
@@ -62,9 +68,7 @@ class Schedule:
         """Return the variant and the scenario to ask next, or None if everything is answered or decided."""
         variant = min(self.open, key=lambda one: len(self.results[one]))
         answered = len(self.results[variant])
-        if answered >= len(self.order) or (
-            self.decided and all(len(self.results[one]) == answered for one in self.open)
-        ):
+        if answered >= len(self.order) or (self.decided and answered >= self.enough):
             return None
         return variant, self.order[answered]
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
-from streamtool.cli.terminal.sessions import private_folder
+from streamtool.cli.state import private_folder
 from streamtool.core.errors import SettingsError
 
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 from attrs import define, field
 
 from streamtool.cli.common import print_error
+from streamtool.cli.state import private_folder, state_folder
 from streamtool.core.errors import RequestError, SettingsError
 from streamtool.core.json_value import Json, json_line
 from streamtool.protocols import chat
@@ -35,20 +36,6 @@ _MAX_NAME = 100
 """Maximum characters of a name."""
 _MAX_LINE = 64 * 1024 * 1024
 """Maximum bytes of a line."""
-
-
-def state_folder() -> Path:
-    """Return the user's folder for persistent state."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "streamtool"
-
-
-def private_folder(path: Path) -> Path:
-    """Create a folder if necessary, and make it inaccessible to other users. Raises OSError."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o700)
-    return path
 
 
 def sessions_folder() -> Path:
