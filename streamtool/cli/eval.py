@@ -5,6 +5,7 @@ a table, JSON, a Markdown card, or settings. With `--save FILE`, every outcome i
 `--resume FILE` continues an interrupted evaluation. The result is saved as a calibration, which `serve` applies.
 """
 
+import glob
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,12 +28,12 @@ from streamtool.evaluation import bfcl
 from streamtool.evaluation import journal as journals
 from streamtool.evaluation import report as reports
 from streamtool.evaluation.journal import Journal, Subject
-from streamtool.evaluation.measure import Outcome
+from streamtool.evaluation.measure import ScenarioOutcome
 from streamtool.evaluation.run import Budget, evaluate
 from streamtool.evaluation.scenario import Scenario, suite
 from streamtool.evaluation.schedule import ENOUGH, Schedule, order_of
 from streamtool.evaluation.variants import FORMATS as DEFAULT_FORMATS
-from streamtool.evaluation.variants import Variant, variants_of
+from streamtool.evaluation.variants import EvaluatedVariant, variants_of
 from streamtool.probe.client import find_client
 from streamtool.protocols.table import ForcingSetting
 from streamtool.settings import Mode, SchemaStyle, Settings, UpstreamSettings
@@ -97,7 +98,7 @@ class EvalFlags:
     calibrations: str | None = None
     calibrate: bool = True
 
-    def variants(self) -> tuple[Variant, ...]:
+    def variants(self) -> tuple[EvaluatedVariant, ...]:
         """Return the variants to compare. Raises SettingsError."""
         formats = chosen("--format", self.formats, tuple(FORMATS), DEFAULT_FORMATS)
         modes = chosen("--mode", self.modes, MODES, MODES)
@@ -213,7 +214,7 @@ async def _journal(
 # ---- progress
 
 
-class Plain:
+class ProgressLines:
     """Progress without a terminal: one line at the end of each tenth of the budget."""
 
     def __init__(self, journal: Journal, budget: Budget) -> None:
@@ -221,19 +222,19 @@ class Plain:
         self._step = max(1, (budget.requests or REQUESTS) // 10)
         self._next = self._step
 
-    def __enter__(self) -> Callable[[Schedule, str, Outcome], None]:
+    def __enter__(self) -> Callable[[Schedule, str, ScenarioOutcome], None]:
         return self._watch
 
     def __exit__(self, *_: object) -> None:
         """End the progress."""
 
-    def _watch(self, schedule: Schedule, _variant: str, _outcome: Outcome) -> None:
+    def _watch(self, schedule: Schedule, _variant: str, _outcome: ScenarioOutcome) -> None:
         if self._journal.requests >= self._next:
             self._next = self._journal.requests + self._step
             print_error(f"{self._journal.requests} requests; {standing(schedule)}")
 
 
-class Bar:
+class ProgressBar:
     """Progress on a terminal: a bar with the best variants so far and the remaining time."""
 
     def __init__(self, journal: Journal, budget: Budget) -> None:
@@ -242,7 +243,7 @@ class Bar:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
-    def __enter__(self) -> Callable[[Schedule, str, Outcome], None]:
+    def __enter__(self) -> Callable[[Schedule, str, ScenarioOutcome], None]:
         from rich.console import Console  # noqa: PLC0415  imported on demand
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
@@ -262,14 +263,14 @@ class Bar:
         if self._bar is not None:
             self._bar.stop()
 
-    def _watch(self, schedule: Schedule, _variant: str, _outcome: Outcome) -> None:
+    def _watch(self, schedule: Schedule, _variant: str, _outcome: ScenarioOutcome) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self._journal.requests, description=standing(schedule))
 
 
-def progress(journal: Journal, budget: Budget, terminal: bool) -> Plain | Bar:
+def progress(journal: Journal, budget: Budget, terminal: bool) -> ProgressLines | ProgressBar:
     """Return the progress to show."""
-    return Bar(journal, budget) if terminal else Plain(journal, budget)
+    return ProgressBar(journal, budget) if terminal else ProgressLines(journal, budget)
 
 
 def standing(schedule: Schedule) -> str:
@@ -305,7 +306,7 @@ def show(report: reports.Report) -> None:
 def settings_of(report: reports.Report) -> str:
     """Return the settings of the best variant as TOML."""
     best = report.best
-    lines = ["[[model]]", f"match = {json_line(report.subject.model)}", f"mode = {json_line(best.mode)}"]
+    lines = ["[[model]]", f"match = {json_line(glob.escape(report.subject.model))}", f"mode = {json_line(best.mode)}"]
     if best.mode != "native":
         lines += [f"format = {json_line(best.format)}", f"schema = {json_line(best.schema)}"]
     return "\n".join(lines) + "\n"

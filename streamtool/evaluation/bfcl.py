@@ -3,8 +3,7 @@ bfcl-eval`).
 
 Its questions, tools and answers are used as they are, with the types of its schemas in the words of JSON Schema, and
 its own checker decides (`bfcl_eval.eval_checker.ast_eval.ast_checker`). Only that module is imported, not the handlers
-of models beside it, which need dozens of libraries. Cases without a right call (irrelevance) are right if nothing is
-called.
+of models, which need dozens of libraries. Cases without a right call (irrelevance) are right if nothing is called.
 """
 
 import json
@@ -29,7 +28,7 @@ _TYPES: Final = {"dict": "object", "float": "number", "tuple": "array", "any": "
 """Words of the data set for the types of JSON Schema."""
 _CONFIG: Final = "bfcl_eval.constants.model_config"
 _MODEL: Final = "streamtool"
-"""Name under which the checker looks up a model's configuration."""
+"""Key of the model's configuration for the checker."""
 
 
 def scenarios(categories: Sequence[str] = CATEGORIES) -> Iterator[Scenario]:

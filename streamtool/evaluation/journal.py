@@ -14,8 +14,8 @@ from attrs import asdict, frozen
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import Json, json_line
 from streamtool.evaluation.judge import Verdict
-from streamtool.evaluation.measure import Outcome
-from streamtool.evaluation.variants import Variant
+from streamtool.evaluation.measure import ScenarioOutcome
+from streamtool.evaluation.variants import EvaluatedVariant
 
 
 @frozen
@@ -34,7 +34,7 @@ class Subject:
     """Version of streamtool."""
     seed: int
     suite: str
-    variants: tuple[Variant, ...]
+    variants: tuple[EvaluatedVariant, ...]
     scenarios: tuple[str, ...]
     """Names of the scenarios, in the order in which they are asked."""
 
@@ -44,7 +44,7 @@ class Journal:
 
     def __init__(self, subject: Subject, path: Path | None = None) -> None:
         self.subject = subject
-        self.outcomes: dict[str, list[Outcome]] = {variant.name: [] for variant in subject.variants}
+        self.outcomes: dict[str, list[ScenarioOutcome]] = {variant.name: [] for variant in subject.variants}
         self._path = path
 
     @property
@@ -56,7 +56,7 @@ class Journal:
         """Write the first line. Raises SettingsError if the file exists or cannot be written."""
         self._write({"subject": asdict(self.subject)}, mode="x")
 
-    def add(self, variant: str, outcome: Outcome) -> None:
+    def add(self, variant: str, outcome: ScenarioOutcome) -> None:
         """Add an outcome. Raises SettingsError if it cannot be written."""
         self.outcomes[variant].append(outcome)
         self._write({"variant": variant, **asdict(outcome)}, mode="a")
@@ -96,11 +96,11 @@ def read_journal(path: Path) -> Journal:
 
 
 def _subject(row: dict[str, Json]) -> Subject:
-    variants = tuple(Variant(**variant) for variant in row.pop("variants"))
+    variants = tuple(EvaluatedVariant(**variant) for variant in row.pop("variants"))
     return Subject(**{**row, "scenarios": tuple(row["scenarios"])}, variants=variants)
 
 
-def _outcomes(rows: Sequence[dict[str, Json]]) -> Iterator[tuple[str, Outcome]]:
+def _outcomes(rows: Sequence[dict[str, Json]]) -> Iterator[tuple[str, ScenarioOutcome]]:
     for row in rows:
         variant, verdict = row.pop("variant"), Verdict(**row.pop("verdict"))
-        yield variant, Outcome(**{**row, "transcript": tuple(row["transcript"])}, verdict=verdict)
+        yield variant, ScenarioOutcome(**{**row, "transcript": tuple(row["transcript"])}, verdict=verdict)

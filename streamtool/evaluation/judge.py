@@ -42,7 +42,7 @@ class Verdict:
 
 
 @frozen
-class Progress:
+class ScenarioProgress:
     """How much of a scenario the replies have fulfilled."""
 
     step: int = 0
@@ -58,27 +58,27 @@ class Progress:
     answer: str = ""
 
 
-def begin(scenario: Scenario) -> Progress:
+def begin(scenario: Scenario) -> ScenarioProgress:
     """Return the progress before the first reply."""
-    return Progress(open=scenario.steps[0] if scenario.steps else ())
+    return ScenarioProgress(open=scenario.steps[0] if scenario.steps else ())
 
 
-def advance(scenario: Scenario, before: Progress, calls: Sequence[MadeCall], text: str) -> Progress:
+def advance(scenario: Scenario, before: ScenarioProgress, calls: Sequence[MadeCall], text: str) -> ScenarioProgress:
     """Return the progress after a reply with these calls and this text."""
     made = (*before.calls, *calls)
     if scenario.checker is not None:
-        return Progress(before.step, before.open, made, scenario.checker(made), done=True, answer=text)
+        return ScenarioProgress(before.step, before.open, made, scenario.checker(made), done=True, answer=text)
     left = list(before.open)
     for call in calls:
         found = next((one for one in left if is_expected(one, call, exact=scenario.exact)), None)
         if found is None:
-            return Progress(before.step, tuple(left), made, _difference(left, call), done=True, answer=text)
+            return ScenarioProgress(before.step, tuple(left), made, _difference(left, call), done=True, answer=text)
         left.remove(found)
     if not calls:
         missing = f"{left[0].name} was not called" if left else ""
-        return Progress(before.step, tuple(left), made, missing, done=True, answer=text)
+        return ScenarioProgress(before.step, tuple(left), made, missing, done=True, answer=text)
     if left:
-        return Progress(
+        return ScenarioProgress(
             before.step,
             tuple(left),
             made,
@@ -88,7 +88,7 @@ def advance(scenario: Scenario, before: Progress, calls: Sequence[MadeCall], tex
         )
     step = before.step + 1
     more = step < len(scenario.steps)
-    return Progress(
+    return ScenarioProgress(
         step,
         scenario.steps[step] if more else (),
         made,
@@ -97,7 +97,7 @@ def advance(scenario: Scenario, before: Progress, calls: Sequence[MadeCall], tex
     )
 
 
-def judge(scenario: Scenario, progress: Progress) -> Verdict:
+def judge(scenario: Scenario, progress: ScenarioProgress) -> Verdict:
     """Return the verdict on a conversation that has ended."""
     expected = bool(scenario.steps)
     called = bool(progress.calls)

@@ -38,7 +38,7 @@ _CHOICES: Final[Mapping[str, ToolChoice]] = {
 
 
 @frozen
-class Outcome:
+class ScenarioOutcome:
     """The result of one scenario."""
 
     scenario: str
@@ -85,7 +85,7 @@ class Measurement:
         self._model = ModelSettings(model)
         self._seconds = seconds
 
-    async def ask(self, scenario: Scenario) -> Outcome:
+    async def ask(self, scenario: Scenario) -> ScenarioOutcome:
         """Hold the conversation of the scenario, and return its outcome. Raises UpstreamError if the upstream cannot be
         reached.
         """
@@ -111,7 +111,7 @@ class Measurement:
         verdict = judge(scenario, progress)
         if error:
             verdict = evolve(verdict, right=False, why=error)
-        return Outcome(
+        return ScenarioOutcome(
             scenario.name,
             verdict,
             requests=len(self._records),

@@ -7,10 +7,10 @@ from typing import Final
 from attrs import frozen
 
 from streamtool.evaluation.journal import Journal, Subject
-from streamtool.evaluation.measure import Outcome
+from streamtool.evaluation.measure import ScenarioOutcome
 from streamtool.evaluation.schedule import CLEAR, Schedule
 from streamtool.evaluation.statistics import paired, wilson
-from streamtool.evaluation.variants import Variant
+from streamtool.evaluation.variants import EvaluatedVariant
 from streamtool.settings import Calibration
 
 
@@ -58,7 +58,7 @@ class Report:
     """The probability that the best two differ by chance; None if only one was compared."""
 
     @property
-    def best(self) -> Variant:
+    def best(self) -> EvaluatedVariant:
         """The best variant."""
         return next(one for one in self.subject.variants if one.name == self.figures[0].variant)
 
@@ -74,8 +74,10 @@ class Report:
         share = f"{best.variant}: {percent(best.right / best.cases if best.cases else None)} of {best.cases} right"
         if not others:
             return f"{share}."
-        if self.chance is None or not self.clear:
-            return f"No difference found between {best.variant} and {others[0].variant}. {share}."
+        if not self.clear:
+            return (
+                f"No clear difference between {best.variant} and {others[0].variant} (p = {self.chance:.3f}). {share}."
+            )
         return f"{share}, and better than {others[0].variant} (p = {self.chance:.3f})."
 
 
@@ -115,7 +117,7 @@ def calibration_of(report: Report, *, only: bool) -> Calibration:
     )
 
 
-def _figures(variant: str, outcomes: Sequence[Outcome], *, dropped: bool) -> Figures:
+def _figures(variant: str, outcomes: Sequence[ScenarioOutcome], *, dropped: bool) -> Figures:
     verdicts = [outcome.verdict for outcome in outcomes]
     expecting = [verdict for verdict in verdicts if verdict.expected]
     calling = [verdict for verdict in verdicts if verdict.called or verdict.false_call]

@@ -8,10 +8,10 @@ from attrs import define
 from streamtool.asgi.types import ASGIApp
 from streamtool.core.errors import UpstreamError
 from streamtool.evaluation.journal import Journal
-from streamtool.evaluation.measure import Measurement, Outcome
+from streamtool.evaluation.measure import Measurement, ScenarioOutcome
 from streamtool.evaluation.scenario import Scenario
 from streamtool.evaluation.schedule import ENOUGH, Schedule
-from streamtool.evaluation.variants import Variant
+from streamtool.evaluation.variants import EvaluatedVariant
 from streamtool.settings import Settings
 
 MAX_ERRORS = 5
@@ -51,7 +51,7 @@ async def evaluate(
     budget: Budget,
     *,
     seconds: float,
-    watch: Callable[[Schedule, str, Outcome], object],
+    watch: Callable[[Schedule, str, ScenarioOutcome], object],
 ) -> Schedule:
     """Evaluate the variants of the journal, and return the schedule with all results.
 
@@ -59,7 +59,7 @@ async def evaluate(
     cannot be reached, or fails `MAX_ERRORS` times in a row.
     """
     schedule = schedule_of(journal)
-    by_name: dict[str, Variant] = {variant.name: variant for variant in journal.subject.variants}
+    by_name: dict[str, EvaluatedVariant] = {variant.name: variant for variant in journal.subject.variants}
     open_: dict[str, Measurement] = {}
     errors = 0
     while not budget.used(journal.requests) and (asked := schedule.next()) is not None:

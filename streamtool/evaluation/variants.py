@@ -16,7 +16,7 @@ FORMATS: Final = ("invoke", "tool_call", "qwen3_coder", "object", "pythonic", "f
 
 
 @frozen
-class Variant:
+class EvaluatedVariant:
     """One way to serve a model."""
 
     mode: Mode = "emulate"
@@ -48,10 +48,10 @@ def variants_of(
     modes: Sequence[Mode],
     schemas: Sequence[SchemaStyle],
     forcing: Sequence[ForcingSetting] = ("auto",),
-) -> Iterator[Variant]:
+) -> Iterator[EvaluatedVariant]:
     """Yield each combination of mode, format, style of schemas and method of forcing."""
     for mode in modes:
         if mode == "native":
-            yield Variant("native")
+            yield EvaluatedVariant("native")
         else:
-            yield from (Variant(mode, *ways) for ways in product(formats, schemas, forcing))
+            yield from (EvaluatedVariant(mode, *ways) for ways in product(formats, schemas, forcing))

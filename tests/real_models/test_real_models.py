@@ -1,4 +1,4 @@
-"""What must be true of any model, with real small ones on llama.cpp's server.
+"""Properties that hold for any model, with small real ones on llama.cpp's server.
 
 The models are weak, so nothing here depends on what they say: a demanded call is made in every protocol and is valid,
 no markup reaches the client, no reply runs to its limit, the prefix cache survives, and a client that leaves frees the

@@ -10,8 +10,7 @@ from support.right_replies import right_replies
 
 from statemachine import Call, parse, write
 from streamtool.core.json_value import Json
-from streamtool.evaluation.scenario import MadeCall
-from streamtool.evaluation.scenario import Scenario, suite
+from streamtool.evaluation.scenario import MadeCall, Scenario, suite
 from streamtool.evaluation.variants import FORMATS
 from streamtool.prompting import tool_prompt as words
 from streamtool.testing import Script, text

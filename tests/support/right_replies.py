@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping
 
 from streamtool.core.json_value import Json
-from streamtool.evaluation.scenario import MadeCall
-from streamtool.evaluation.scenario import ExpectedCall, Scenario
+from streamtool.evaluation.scenario import ExpectedCall, MadeCall, Scenario
 
 
 def one_of(expected: Json) -> Json:
