@@ -309,4 +309,5 @@ def settings_of(report: reports.Report) -> str:
     lines = ["[[model]]", f"match = {json_line(glob.escape(report.subject.model))}", f"mode = {json_line(best.mode)}"]
     if best.mode != "native":
         lines += [f"format = {json_line(best.format)}", f"schema = {json_line(best.schema)}"]
+        lines += [f"forcing = {json_line(best.forcing)}"] if best.forcing != "auto" else []
     return "\n".join(lines) + "\n"
