@@ -292,6 +292,9 @@ def evaluate(
     seed: Annotated[int, typer.Option(metavar="N", help="Seed for the order of the scenarios.")] = 1,
     save: Annotated[str | None, typer.Option(metavar="FILE", help="Append every outcome to this new file.")] = None,
     resume: Annotated[str | None, typer.Option(metavar="FILE", help="Continue the evaluation in this file.")] = None,
+    recordings: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Record each exchange for `streamtool inspect` in this folder.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
     as_card: Annotated[bool, typer.Option("--card", help="Print the report as Markdown.")] = False,
     as_settings: Annotated[
@@ -334,6 +337,7 @@ def evaluate(
         seed,
         save,
         resume,
+        recordings,
         calibrations,
         calibrate,
     )

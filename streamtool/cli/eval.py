@@ -95,6 +95,7 @@ class EvalFlags:
     seed: int = 1
     save: str | None = None
     resume: str | None = None
+    recordings: str | None = None
     calibrations: str | None = None
     calibrate: bool = True
 
@@ -132,7 +133,12 @@ def chosen(flag: str, given: Sequence[str], known: Sequence[str], default: Seque
 def run(flags: EvalFlags, *, as_json: bool, as_card: bool, as_settings: bool) -> None:
     """Evaluate a model and print the report. Raises StreamtoolError."""
     upstream = ProbeFlags(flags.url, flags.protocol, flags.model, flags.key_env).upstream()
-    journal, schedule, only = anyio.run(_evaluate, flags, upstream)
+    try:
+        journal, schedule, only = anyio.run(_evaluate, flags, upstream)
+    except KeyboardInterrupt:
+        if file := flags.resume or flags.save:
+            print_error(f"interrupted; continue with the same arguments and --resume {file} instead of --save")
+        raise
     report = reports.report_of(journal, schedule)
     if as_json:
         print(json_line(asdict(report)))
@@ -172,7 +178,7 @@ async def _evaluate(flags: EvalFlags, upstream: UpstreamSettings) -> tuple[Journ
         journal = await _journal(flags, upstream, client.model.name, app, scenarios)
         end = None if flags.minutes is None else anyio.current_time() + 60 * flags.minutes
         budget = Budget(flags.requests or (None if flags.minutes else REQUESTS), end)
-        settings = Settings(upstreams={upstream.name: upstream})
+        settings = Settings(upstreams={upstream.name: upstream}, recordings=flags.recordings)
         with progress(journal, budget, sys.stderr.isatty()) as watch:
             schedule = await evaluate(app, settings, journal, scenarios, budget, seconds=flags.seconds, watch=watch)
     return journal, schedule, client.models == (client.model.name,)
