@@ -78,14 +78,9 @@ def advance(scenario: Scenario, before: ScenarioProgress, calls: Sequence[MadeCa
         missing = f"{left[0].name} was not called" if left else ""
         return ScenarioProgress(before.step, tuple(left), made, missing, done=True, answer=text)
     if left:
-        return ScenarioProgress(
-            before.step,
-            tuple(left),
-            made,
-            done=not scenario.continues and not scenario.results,
-            answer=text,
-            failed="" if scenario.continues or scenario.results else f"{left[0].name} was not called",
-        )
+        waits = scenario.continues or bool(scenario.results)  # the missing calls may follow the results of these
+        missing = "" if waits else f"{left[0].name} was not called"
+        return ScenarioProgress(before.step, tuple(left), made, missing, done=not waits, answer=text)
     step = before.step + 1
     more = step < len(scenario.steps)
     return ScenarioProgress(

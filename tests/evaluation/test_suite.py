@@ -110,9 +110,10 @@ def test_missing_calls_fail():
             assert (found.right, found.called) == (False, False), scenario.name
 
 
-def test_calls_of_one_step_may_arrive_in_several_replies():
-    scenario = SCENARIOS["mail-to-contact"]
-    assert verdict(scenario, right_replies(scenario)).right
+def test_parallel_calls_belong_into_one_reply_unless_results_follow():
+    (first, second), _ = right_replies(SCENARIOS["two-cities"])[0]
+    assert verdict(SCENARIOS["two-cities"], [([second, first], "")]).right
+    assert not verdict(SCENARIOS["two-cities"], [([first], ""), ([second], "")]).right
 
 
 def test_strings_are_compared_regardless_of_case_unless_the_scenario_is_exact():
