@@ -72,7 +72,7 @@ def read(
             if not span and not loose:
                 return False
             ticks = None
-            shown = span and not closes and machine.frames.reasoning and (yield from call_follows(machine))
+            shown = span and not closes and machine.frames.reasoning and (yield from call_follows(machine, lines=False))
             if shown:
                 yield from read_shown_call(machine, span)
                 return False
@@ -121,10 +121,12 @@ def read_info(machine: Machine) -> Generator[None, None, str | None]:
     return word if len(word.split()) <= 1 or machine.tables.fences.announces(word) else None
 
 
-def call_follows(machine: Machine) -> Generator[None, None, bool]:
-    """Return whether the marker of a call begins here, one that counts at the start of a line included."""
+def call_follows(machine: Machine, *, lines: bool = True) -> Generator[None, None, bool]:
+    """Return whether the marker of a call begins here; with `lines`, also one that counts only at the start of a
+    line.
+    """
     reader = machine.reader
-    for markers in (machine.tables.line, scanner_of(machine).at):
+    for markers in (machine.tables.line, scanner_of(machine).at)[not lines :]:
         while (found := markers.match(reader.text, reader.at)) is not None:
             if found.lastindex:
                 value = markers.values[found.lastindex - 1]
