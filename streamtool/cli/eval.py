@@ -121,6 +121,11 @@ class EvalFlags:
         groups = chosen("--group", self.groups, known, known)
         return {scenario.name: scenario for scenario in SUITES[name].scenarios(groups)}
 
+    @property
+    def representative(self) -> bool:
+        """Whether the result may become a calibration: it covers all groups of our suite, and `serve` can apply it."""
+        return self.suite == "own" and not self.groups and not self.forcing
+
 
 def chosen(flag: str, given: Sequence[str], known: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
     """Return the names that a flag chooses, or the default ones. Raises SettingsError for an unknown name."""
@@ -149,20 +154,28 @@ def run(flags: EvalFlags, *, as_json: bool, as_card: bool, as_settings: bool) ->
     else:
         show(report)
     if flags.calibrate:
-        calibrate(report, flags.calibrations, only=only)
+        calibrate(report, flags, only=only)
 
 
-def calibrate(report: reports.Report, file: str | None, *, only: bool) -> None:
+def calibrate(report: reports.Report, flags: EvalFlags, *, only: bool) -> None:
     """Save the report's calibration, and print where. `only` is whether the server lists only this model. Raises
     SettingsError.
 
     A share of few cases is too uncertain to change the settings of a server.
     """
-    cases = report.figures[0].cases
-    if cases < ENOUGH:
-        print_error(f"the result is not saved for streamtool serve: it has {cases} cases, and {ENOUGH} are needed")
+    best = report.figures[0]
+    if best.cases < ENOUGH:
+        why = f"it has {best.cases} cases, and {ENOUGH} are needed"
+    elif not best.right:
+        why = "no case is right"
+    elif not flags.representative:
+        why = "it was measured with --suite, --group or --forcing"
+    else:
+        why = ""
+    if why:
+        print_error(f"the result is not saved for streamtool serve: {why}")
         return
-    path = save_calibration(file, reports.calibration_of(report, only=only))
+    path = save_calibration(flags.calibrations, reports.calibration_of(report, only=only))
     print_error(f"the result is saved in {path}; streamtool serve applies it unless mode, format or schema is set")
 
 
@@ -197,6 +210,10 @@ async def _journal(
         if (then.model, then.server) != (model, server):
             raise SettingsError(
                 f"{flags.resume} measures {then.model} on {then.server}, not {model} on {server}", param="--resume"
+            )
+        if not scenarios.keys() >= set(then.scenarios):
+            raise SettingsError(
+                f"{flags.resume} asks other scenarios; repeat its --suite and --group", param="--resume"
             )
         return journal
     groups = {name: scenario.group for name, scenario in scenarios.items()}

@@ -86,9 +86,7 @@ class Measurement:
         self._seconds = seconds
 
     async def ask(self, scenario: Scenario) -> ScenarioOutcome:
-        """Hold the conversation of the scenario, and return its outcome. Raises UpstreamError if the upstream cannot be
-        reached.
-        """
+        """Conduct the conversation of the scenario, and return its outcome, including any error."""
         self._records.clear()
         messages = list(scenario.messages)
         progress, counts = begin(scenario), dict.fromkeys(scenario.results, 0)

@@ -17,6 +17,7 @@ from support.servers import uvicorn_server, wait_for
 from trio.testing import MockClock
 
 from streamtool.cli import main
+from streamtool.cli.eval import EvalFlags
 from streamtool.evaluation.journal import Journal, Subject, read_journal
 from streamtool.evaluation.report import calibration_of, report_of
 from streamtool.evaluation.run import Budget, evaluate
@@ -210,3 +211,10 @@ def test_serve_reports_an_unusable_file(tmp_path, capsys, monkeypatch):
     (tmp_path / "bad").write_text("[1]")
     assert main(["serve", "--check", "--calibrations", str(tmp_path / "bad")]) == 2
     assert f"{tmp_path / 'bad'}: entry 1 is not a JSON object" in capsys.readouterr().err
+
+
+def test_only_a_result_for_the_whole_suite_becomes_a_calibration():
+    assert EvalFlags("sample").representative
+    for flags in (EvalFlags("sample", groups=("none",)), EvalFlags("sample", suite="bfcl")):
+        assert not flags.representative
+    assert not EvalFlags("sample", forcing=("schema",)).representative
