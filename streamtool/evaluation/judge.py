@@ -130,7 +130,7 @@ def is_valid(tools: Sequence[Tool], call: MadeCall) -> bool:
     if tool is None or not call.complete:
         return False
     checked, fault, _ = Validator.of(tool.parameters).check(call.arguments)
-    return fault is None and checked == call.arguments  # arguments that had to be repaired were not valid
+    return fault is None and checked == call.arguments  # repaired arguments were invalid
 
 
 def is_expected(expected: ExpectedCall, call: MadeCall, *, exact: bool) -> bool:

@@ -42,7 +42,7 @@ def forced(
     `lacks` returns whether the upstream is known to lack a method or constraint.
     """
     method = forcing_method_for(asked, model, protocol)
-    if method is None:  # in each attempt, so that no call has been forced before
+    if method is None:  # no attempt of this exchange forces a call
         return before
     if method == "prompt":
         return evolve(before, current=None, word=method)
