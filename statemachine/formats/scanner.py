@@ -267,7 +267,8 @@ def text_runs(
     begun_line, begun_near = line.begun_expression(), openers.begun_expression_within(COMPARED)
     waits = rf"{HELD_NEWLINES}(?:\r?\Z|{fence}|{begun_line})|\r\Z|(?:{HELD_NEWLINES})?+{begun_near}"
     blank = rf"(?<!\n){LINES}(?!{LINES})[ \t]++" if blocks else rf"{lines}[ \t]++"
-    items_begin = rf"(?=[\r\n][ \t\r\n]*+[-*+0-9]){not_indented}{blanks}{ITEM_BEGUN}|" if blocks else "(?!)()()()()|"
+    item_begins = rf"(?=[\r\n][ \t\r\n]*+[-*+0-9]){not_indented}{blanks}(?!{begun_line}){ITEM_BEGUN}|"
+    items_begin = item_begins if blocks else "(?!)()()()()|"
     # In reasoning, code that begins with a marker may continue after its line, so the grammar reads it.
     marker = "" if blocks else f"(?![{''.join(first)}])"
     opened = f"{TICK}(?!{TICK}){marker}[^{TICK}\r\n]++"

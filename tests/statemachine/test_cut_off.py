@@ -7,6 +7,7 @@ from support.statemachine_fold import events_of, fold, pieces, text_of
 from support.sweeps import each
 
 from statemachine import FORMATS, OPT_IN, Call, CallStart, write
+from statemachine.formats.markers import spell
 from statemachine.grammar.reply import MIN_OPENER
 
 TOOLS: dict[str, Any] = {
@@ -45,6 +46,16 @@ def test_nothing_of_it_is_lost_if_the_model_stopped(form: str) -> None:
         cut = before + written[:end]
         shown, calls = outcome(form, cut, "stop", 1 + end % 5)
         assert calls or form == "action_object" or shown == cut, cut
+
+
+@each("form", FORMATS)
+def test_an_indented_opener_that_is_cut_is_the_same_for_every_split(form: str) -> None:
+    for opener in map(spell, (*FORMATS[form].openers, *(opener for opener, _ in FORMATS[form].wrappers))):
+        for before in ("a\n ", "a\n\n  ", "a\r\n\t", "a:\n ", "- a\n  ", "<think>a</think>\n "):
+            text = before + opener[:-1]
+            whole = fold(events_of([text], TOOLS, "length"))
+            for at in range(1, len(text)):
+                assert fold(events_of([text[:at], text[at:]], TOOLS, "length")) == whole, (text[:at], text[at:])
 
 
 @pytest.mark.parametrize(
