@@ -137,8 +137,10 @@ INDENTS[1].next_runs = {2: INDENTED_CODE, 3: INDENTS[2]}
 INDENTS[2].next_runs = {2: INDENTED_CODE}
 SPAN = rf"{TICK}(?!{TICK})[^{TICK}\r\n]++"
 """Inline code between single backticks, up to the second one."""
-FOLLOWS = rf"[{TICK}A-Za-z0-9\"@~\-]"
-"""Character after a backtick that makes it more than the end of inline code."""
+AFTER_CODE = f"{TICK}A-Za-z0-9"
+"""Characters after a backtick that make it more than the end of inline code, apart from the first characters of markers
+that are recognized at the start of a line.
+"""
 HELD_NEWLINES = rf"{LINES}{{1,{MAX_NEWLINES // 2}}}+"
 """Newlines that may precede an opener."""
 
@@ -226,6 +228,7 @@ def text_runs(
     for atom, child in at.root.next.items():
         if atom != TICK:
             first[atom] = f"{atom}(?!{child.beginning(COMPARED - 1)})"
+    follows = f"[{AFTER_CODE}{''.join(map(first_characters, line.root.next))}]"
     beginning, small, begun = plain_object(keys)
     objects = rf"{small}|{beginning}{JSON_FLAT}{JSON_ENDS}"
     label, blanks = line.expression(complete=""), r"[ \t]*+"
@@ -255,7 +258,7 @@ def text_runs(
             other_tag(at, special),
             f"{goes_on}(?:(?![{''.join(first)}])|{near})",
             near,
-            rf"{SPAN}{TICK}(?!{FOLLOWS}|[{''.join(first)}]|\Z)",
+            rf"{SPAN}{TICK}(?!{follows}|[{''.join(first)}]|\Z)",
             rf"\\(?:[{TICK}\\]|(?![{TICK}\\]|\Z))",
             rf"{colon}(?!{before_fence}(?:\Z|{FENCE_IN_LINE}))",
             rf"{quoted}(?!\Z)",
@@ -286,7 +289,7 @@ def text_runs(
     at_start = rf"(?=[^ \t]){no_block}(?!{label}){flows}"
     start = Run(rf"[ \t]*+(?:({line.begun_expression()})|{at_start}()|({begun}){f'|{ITEM_BEGUN}' if blocks else ''})?+")
     code = Run(
-        rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}(?:()\Z|(?!{FOLLOWS}|[{special}]){plain}()\Z))?+",
+        rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}(?:()\Z|(?!{follows}|[{special}]){plain}()\Z))?+",
         search=re.compile(rf"[{TICK}\r\n]").search,
     )
     in_object = ObjectRuns.of(keys, plain)
@@ -299,7 +302,7 @@ def text_runs(
         place.OPENING: Run(rf"(?:(?!)()|{marker}[^{TICK}\r\n]++()\Z)?+"),
         place.COLON: Run(rf"{before_fence}(?:(?!)()|()\Z|(?![{special}]|\Z){plain}()\Z)?+"),
         place.CODE: code,
-        place.CLOSING: Run(rf"(?:(?!)()|(?!{FOLLOWS}|[{special}]|\Z){plain}()\Z)?+"),
+        place.CLOSING: Run(rf"(?:(?!)()|(?!{follows}|[{special}]|\Z){plain}()\Z)?+"),
     }
     inside.next_runs = {6: start, 7: code, 8: in_object.head, 10: runs[place.OPENING], 11: runs[place.CLOSING]}
     inside.next_runs |= {12: runs[place.ESCAPE], 13: runs[place.COLON]}

@@ -58,6 +58,15 @@ def test_an_indented_opener_that_is_cut_is_the_same_for_every_split(form: str) -
                 assert fold(events_of([text[:at], text[at:]], TOOLS, "length")) == whole, (text[:at], text[at:])
 
 
+@each("form", FORMATS)
+def test_an_opener_directly_after_code_is_the_same_for_every_split(form: str) -> None:
+    for opener in map(spell, FORMATS[form].openers):
+        text = f"`f`{opener}<|im_end|>"
+        whole = fold(events_of([text], TOOLS, "stop"))
+        for at in range(1, len(text)):
+            assert fold(events_of([text[:at], text[at:]], TOOLS, "stop")) == whole, (text[:at], text[at:])
+
+
 @pytest.mark.parametrize(
     "text",
     [
