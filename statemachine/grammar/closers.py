@@ -227,7 +227,11 @@ def read_repeated(machine: Machine, closers: tuple[str, ...]) -> Grammar:
 def call_follows(machine: Machine) -> Generator[None, None, bool]:
     """Return whether an opener follows in the same line that is otherwise recognized only at the start of a line."""
     reader, markers = machine.reader, machine.tables.after_call
-    while (found := markers.match(reader.text, reader.at)) and not found.lastindex and not reader.ended:
+    while True:
+        found = markers.match(reader.text, reader.at)
+        begun = reader.at >= len(reader.text) or (found is not None and not found.lastindex)
+        if not begun or reader.ended:
+            break
         yield from reader.more()
     return found is not None and found.lastindex is not None
 

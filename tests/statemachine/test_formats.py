@@ -13,7 +13,7 @@ from support.json_oracle import is_object, is_prefix
 from support.statemachine_fold import calls_of, cuts, events_of, fold, outcome, pieces
 from support.sweeps import each
 
-from statemachine import FORMATS, Parser
+from statemachine import FORMATS, Call, Parser, write
 from statemachine.formats.markers import spell
 from statemachine.machine.states import violations
 
@@ -37,7 +37,6 @@ MARKERS = sorted(
 )
 any_marker = re.compile("|".join(map(re.escape, MARKERS)))
 
-every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 every_file = pytest.mark.parametrize("file", sorted({case.format for case in CASES}))
 
 
@@ -76,6 +75,15 @@ def test_titles_are_unique_in_a_file() -> None:
 def test_case(file: str) -> None:
     """Check each case of a file in one test: separate tests would take longer than the checks themselves."""
     each("case", [case for case in CASES if case.format == file], lambda case: case.id)(check)()
+
+
+@each("form", FORMATS)
+def test_a_call_directly_after_a_call_is_the_same_for_every_split(form: str) -> None:
+    call = write([Call("ping", "{}")], form).strip("\n")
+    for text in (call + call, f"{call} {call}"):
+        whole = fold(events_of([text], {"ping": {}}, "stop", formats=FORMATS))
+        for at in range(len(call) - 2, len(text) - len(call) + 3):
+            assert fold(events_of([text[:at], text[at:]], {"ping": {}}, "stop", formats=FORMATS)) == whole, at
 
 
 def check(case: Case) -> None:
@@ -125,8 +133,13 @@ def check_ledger(case: Case) -> None:
 
 
 @pytest.mark.long
-@every_case
-def test_every_split(case: Case) -> None:
+@every_file
+def test_every_split(file: str) -> None:
+    """Check each case of a file in one test, because merely collecting one test per case would take seconds."""
+    each("case", [case for case in CASES if case.format == file], lambda case: case.id)(check_every_split)()
+
+
+def check_every_split(case: Case) -> None:
     for size in range(1, 8):
         assert outcome(pieces(case.text, size), case.tools, case.reason, **case.options) == case.expected, size
     for place in range(1, len(case.text)):
