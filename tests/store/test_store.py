@@ -191,15 +191,22 @@ async def test_without_a_store_nothing_of_a_conversation_is_kept(caplog: pytest.
 
 
 def holders(ending: str) -> set[type]:
-    """Return the types of all objects that contain a string or bytes with this word."""
+    """Return the types of all objects that contain a string or bytes with this word. No cell may contain it here."""
     gc.collect()
-    word = FLOWER + ending
-    found = set()
-    for holder in gc.get_objects():
-        for one in gc.get_referents(holder):
-            if (type(one) is str and word in one) or (type(one) is bytes and word.encode() in one):
+    word, every, found = FLOWER + ending, gc.get_objects(), set()
+    if is_in(every, word):
+        for holder in every:
+            if is_in([holder], word):
                 found.add(type(holder))
     return found
+
+
+def is_in(holders: list[Any], word: str) -> bool:
+    encoded = word.encode()
+    for one in gc.get_referents(*holders):
+        if (type(one) is str and word in one) or (type(one) is bytes and encoded in one):
+            return True
+    return False
 
 
 class SpokenOnce:
