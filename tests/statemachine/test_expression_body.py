@@ -28,7 +28,7 @@ from statemachine.tools import Toolset
 PYTHON = Expression()
 LIST = Expression(array=True)
 MARKED = Expression(brackets="{}", assign=":", quote='<|"|>')
-QUICK = settings(derandomize=True, max_examples=150, deadline=None, database=None)
+QUICK = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 SIZES = (0, 1, 2, 3, 5)
 TOOL = {
     "type": "object",

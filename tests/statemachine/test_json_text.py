@@ -22,7 +22,7 @@ from statemachine.stream.emitter import Sink
 from statemachine.stream.reader import Reader
 
 CONTAINERS = st.one_of(objects(), st.lists(json_values(), max_size=4))
-QUICK = settings(derandomize=True, max_examples=200, deadline=None, database=None)
+QUICK = settings(derandomize=True, max_examples=80, deadline=None, database=None)
 
 
 class Transducer:

@@ -13,7 +13,7 @@ from statemachine.formats.markers import MarkerNode, Markers, literals, spell, t
 from statemachine.formats.scanner import Scanner, Scanners
 from statemachine.formats.table import DEFAULT, FORMATS
 
-QUICK = settings(derandomize=True, max_examples=300, deadline=None, database=None)
+QUICK = settings(derandomize=True, max_examples=100, deadline=None, database=None)
 
 
 def value_at_start(markers: Markers[str], text: str) -> str | None:
