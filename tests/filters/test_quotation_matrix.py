@@ -174,7 +174,7 @@ MORE_SOURCES: dict[str, Encode] = {
         text[text.rindex("Mallory") + 3 :],
     ),
 }
-"""More tools and encodings; only a few formats are tested with them by default."""
+"""More tools and encodings; by default, only a few formats are tested with them, and the others with half of the rest."""
 LINES = ("invoke", "deepseek_v3", "qwen3_coder", "tool_code")
 """Formats with several lines, in which names and values are next to different characters."""
 SOURCES |= MORE_SOURCES
@@ -246,7 +246,7 @@ def test_a_quotation_from_any_source_is_text_in_any_format():
     wrong = []
     for number, (form, source) in enumerate(product(FORMATS, SOURCES)):
         position, ending = places[number % len(places)]
-        if source in MORE_SOURCES and form not in LINES:
+        if form not in LINES and (source in MORE_SOURCES or (number + number // len(SOURCES)) % 2):
             continue
         if executed(form, source, position, ending, 1 + number % 9):
             wrong.append((form, source, position, ending))
