@@ -86,7 +86,7 @@ def tool(name: str) -> Tool:
     return Tool(name.partition("/")[2], parameters=SCHEMAS[name])
 
 
-def some(format: str, count: int = 4) -> list[str]:
+def some(format: str, count: int = 2) -> list[str]:
     """Return tools for a format; each format gets different ones."""
     return random.Random(format).sample(sorted(SCHEMAS), count)
 

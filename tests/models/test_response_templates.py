@@ -112,7 +112,7 @@ def test_every_template_has_replies():
 @each("reply", REPLIES, lambda reply: f"{reply.template}: {reply.title}")
 def test_a_reply_is_read_like_the_reference_at_each_split(reply: Reply):
     known, wanted = described(reply.template), recorded(reply)
-    for size in (0, 1, 3):
+    for size in (0, 1):
         assert outcome(pieces(reply.text, size), known) == wanted, f"in pieces of {size}"
     places = random.Random(reply.text).sample(range(1, len(reply.text)), SPLITS)
     for place in places:

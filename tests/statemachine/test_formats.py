@@ -18,9 +18,7 @@ from statemachine.formats.markers import spell
 from statemachine.machine.states import violations
 
 CASES = all_cases()
-SIZES = (0, 7)
-"""Piece sizes (0: whole); `check_events` and `check_ledger` use pieces of one and of three characters."""
-SPLITS = 3
+SPLITS = 2
 """Maximum number of splits per case."""
 NEAR = 12
 
@@ -87,16 +85,14 @@ def test_a_call_directly_after_a_call_is_the_same_for_every_split(form: str) -> 
 
 
 def check(case: Case) -> None:
-    check_pieces(case)
+    check_whole(case)
     check_splits(case)
     check_events(case)
     check_ledger(case)
 
 
-def check_pieces(case: Case) -> None:
-    for size in SIZES:
-        found = outcome(pieces(case.text, size), case.tools, case.reason, **case.options)
-        assert found == case.expected, f"in pieces of {size}"
+def check_whole(case: Case) -> None:
+    assert outcome([case.text], case.tools, case.reason, **case.options) == case.expected
 
 
 def check_splits(case: Case) -> None:
