@@ -2,7 +2,9 @@
 
     python tests/engines/model_server.py FILE
 
-Prints the address, and exits at the end of its input. It computes with a single thread, like `llama_server.py`.
+Prints the address, and exits at the end of its input.
+
+It computes with a single thread: several would busy-wait for each other and make no progress on a busy machine.
 """
 
 import sys
@@ -12,13 +14,13 @@ import xllamacpp
 CONTEXT = 16384
 
 
-def main(model: str) -> None:
+def main(model: str, context: int = CONTEXT, slots: int = 1) -> None:
     params = xllamacpp.CommonParams()
     params.model.path = model
-    params.n_ctx = CONTEXT
-    params.n_parallel = 1
+    params.n_ctx = context
+    params.n_parallel = slots
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.n_threads_http = 4
+    params.n_threads_http = 8
     params.endpoint_metrics = True
     params.verbosity = 1
     server = xllamacpp.Server(params)
