@@ -135,8 +135,6 @@ INDENTED_CODE.next_runs = {2: INDENTS[0], 3: INDENTS[1], 4: INDENTS[2]}
 INDENTS[0].next_runs = {2: INDENTED_CODE, 3: INDENTS[1], 4: INDENTS[2]}
 INDENTS[1].next_runs = {2: INDENTED_CODE, 3: INDENTS[2]}
 INDENTS[2].next_runs = {2: INDENTED_CODE}
-SPAN = rf"{TICK}(?!{TICK})[^{TICK}\r\n]++"
-"""Inline code between single backticks, up to the second one."""
 AFTER_CODE = f"{TICK}A-Za-z0-9"
 """Characters after a backtick that make it more than the end of inline code, apart from the first characters of markers
 that are recognized at the start of a line.
@@ -229,6 +227,9 @@ def text_runs(
         if atom != TICK:
             first[atom] = f"{atom}(?!{child.beginning(COMPARED - 1)})"
     follows = f"[{AFTER_CODE}{''.join(map(first_characters, line.root.next))}]"
+    # In reasoning, code that begins with a marker may continue after its line, so the grammar reads it.
+    marker = "" if blocks else f"(?![{''.join(first)}])"
+    opened = f"{TICK}(?!{TICK}){marker}[^{TICK}\r\n]++"
     beginning, small, begun = plain_object(keys)
     objects = rf"{small}|{beginning}{JSON_FLAT}{JSON_ENDS}"
     label, blanks = line.expression(complete=""), r"[ \t]*+"
@@ -258,7 +259,7 @@ def text_runs(
             other_tag(at, special),
             f"{goes_on}(?:(?![{''.join(first)}])|{near})",
             near,
-            rf"{SPAN}{TICK}(?!{follows}|[{''.join(first)}]|\Z)",
+            rf"{opened}{TICK}(?!{follows}|[{''.join(first)}]|\Z)",
             rf"\\(?:[{TICK}\\]|(?![{TICK}\\]|\Z))",
             rf"{colon}(?!{before_fence}(?:\Z|{FENCE_IN_LINE}))",
             rf"{quoted}(?!\Z)",
@@ -272,12 +273,9 @@ def text_runs(
     blank = rf"(?<!\n){LINES}(?!{LINES})[ \t]++" if blocks else rf"{lines}[ \t]++"
     item_begins = rf"(?=[\r\n][ \t\r\n]*+[-*+0-9]){not_indented}{blanks}(?!{begun_line}){ITEM_BEGUN}|"
     items_begin = item_begins if blocks else "(?!)()()()()|"
-    # In reasoning, code that begins with a marker may continue after its line, so the grammar reads it.
-    marker = "" if blocks else f"(?![{''.join(first)}])"
-    opened = f"{TICK}(?!{TICK}){marker}[^{TICK}\r\n]++"
     changes = (
         rf"{items_begin}{blank}(\Z|{begun_line})|{opened}()\Z|((?:{HELD_NEWLINES})?+{begun})|{quoted}()\Z"
-        rf"|{TICK}()\Z|{SPAN}{TICK}()\Z|\\()\Z|{colon}{before_fence}()\Z"
+        rf"|{TICK}()\Z|{opened}{TICK}()\Z|\\()\Z|{colon}{before_fence}()\Z"
     )
     # Usually, nothing waits, so the end of the text is the first alternative.
     inside = Run(rf"{safe}(?:\Z|({waits})|{changes})?+", search=re.compile(f"[{special}]").search)

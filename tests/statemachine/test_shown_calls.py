@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from support.statemachine_fold import fold, pieces
+from support.statemachine_fold import events_of, fold, pieces
 from support.sweeps import each
 
 from statemachine import FORMATS, OPT_IN, Call, CallStart, Event, Format, Parser, write
@@ -443,3 +443,11 @@ def test_newlines_before_an_opener_like_a_marker_of_a_block_are_markup(opener: s
     assert sum(isinstance(event, CallStart) for event in whole) == 1
     for size in range(1, 8):
         assert fold(read(size)) == fold(whole), size
+
+
+@pytest.mark.parametrize("code", ["<function=", "<tool_call>", "a"])
+def test_code_around_the_closer_of_reasoning_is_the_same_for_every_split(code: str) -> None:
+    text = f"<think>`{code}</think>` b"
+    whole = fold(events_of([text], TOOLS, "stop", calls_in_reasoning=True))
+    for at in range(1, len(text)):
+        assert fold(events_of([text[:at], text[at:]], TOOLS, "stop", calls_in_reasoning=True)) == whole, at
