@@ -275,7 +275,12 @@ def evaluate(
     format_: Annotated[
         list[str] | None, typer.Option("--format", metavar="NAME", help="Format to try; repeat for more.")
     ] = None,
-    mode: Annotated[list[str] | None, typer.Option(metavar="MODE", help="emulate or native; default: both.")] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODE", help="emulate, native, or naive (the baseline without streamtool); default: the first two."
+        ),
+    ] = None,
     schema: Annotated[
         list[str] | None, typer.Option(metavar="STYLE", help="Style of the tools' schemas; default: compact.")
     ] = None,

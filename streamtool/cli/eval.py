@@ -33,10 +33,10 @@ from streamtool.evaluation.run import Budget, evaluate
 from streamtool.evaluation.scenario import Scenario, suite
 from streamtool.evaluation.schedule import ENOUGH, Schedule, order_of
 from streamtool.evaluation.variants import FORMATS as DEFAULT_FORMATS
-from streamtool.evaluation.variants import EvaluatedVariant, variants_of
+from streamtool.evaluation.variants import MODES, EvaluatedMode, EvaluatedVariant, variants_of
 from streamtool.probe.client import find_client
 from streamtool.protocols.table import ForcingSetting
-from streamtool.settings import Mode, SchemaStyle, Settings, UpstreamSettings
+from streamtool.settings import SchemaStyle, Settings, UpstreamSettings
 from streamtool.upstream.app import HttpUpstream
 from streamtool.upstream.model_server import server_of
 
@@ -66,7 +66,6 @@ SUITES: Final = {
     "own": Suite("streamtool 1", _own_groups, _own),
     "bfcl": Suite("BFCL v4, single turn", lambda: bfcl.CATEGORIES, bfcl.scenarios),
 }
-MODES: Final = ("emulate", "native")
 SCHEMAS: Final = get_args(SchemaStyle)
 FORCING: Final = get_args(ForcingSetting)
 REQUESTS: Final = 200
@@ -102,13 +101,13 @@ class EvalFlags:
     def variants(self) -> tuple[EvaluatedVariant, ...]:
         """Return the variants to compare. Raises SettingsError."""
         formats = chosen("--format", self.formats, tuple(FORMATS), DEFAULT_FORMATS)
-        modes = chosen("--mode", self.modes, MODES, MODES)
+        modes = chosen("--mode", self.modes, tuple(MODES), [row.name for row in MODES.values() if row.default])
         schemas = chosen("--schema", self.schemas, SCHEMAS, SCHEMAS[:1])
         forcing = chosen("--forcing", self.forcing, FORCING, FORCING[:1])
         return tuple(
             variants_of(
                 formats,
-                cast("Sequence[Mode]", modes),
+                cast("Sequence[EvaluatedMode]", modes),
                 cast("Sequence[SchemaStyle]", schemas),
                 cast("Sequence[ForcingSetting]", forcing),
             )
@@ -163,8 +162,10 @@ def calibrate(report: reports.Report, flags: EvalFlags, *, only: bool) -> None:
 
     A share of few cases is too uncertain to change the settings of a server.
     """
-    best = report.figures[0]
-    if best.cases < ENOUGH:
+    best = next(iter(report.served), None)
+    if best is None:
+        why = "only the baseline was measured"
+    elif best.cases < ENOUGH:
         why = f"it has {best.cases} cases, and {ENOUGH} are needed"
     elif not best.right:
         why = "no case is right"
@@ -327,8 +328,10 @@ def show(report: reports.Report) -> None:
 
 
 def settings_of(report: reports.Report) -> str:
-    """Return the settings of the best variant as TOML."""
+    """Return the settings of the best variant as TOML; a comment if only the baseline was measured."""
     best = report.best
+    if best is None:
+        return "# The baseline has no settings.\n"
     lines = ["[[model]]", f"match = {json_line(glob.escape(report.subject.model))}", f"mode = {json_line(best.mode)}"]
     if best.mode != "native":
         lines += [f"format = {json_line(best.format)}", f"schema = {json_line(best.schema)}"]

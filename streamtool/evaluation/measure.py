@@ -1,4 +1,6 @@
-"""One scenario against one variant: requests through the middleware, as `serve` handles them, until a verdict."""
+"""One scenario against one variant: requests through the middleware, as `serve` handles them, until a verdict. The
+baseline sends the same requests to the upstream itself.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -19,11 +21,14 @@ from streamtool.core.conversation import (
 )
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import Choice, ReplyAccumulator, ReplyArgumentsDelta, Usage
+from streamtool.evaluation import baseline
 from streamtool.evaluation.judge import Verdict, advance, begin, judge
 from streamtool.evaluation.scenario import MadeCall, Scenario
 from streamtool.exchange import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols import chat
+from streamtool.protocols.interfaces import UpstreamProtocol
+from streamtool.protocols.registry import UPSTREAMS
 from streamtool.settings import ModelSettings, Settings
 
 MAX_REPLIES: Final = 5
@@ -77,17 +82,28 @@ class TimedReply:
 
 
 class Measurement:
-    """Sends scenarios through one middleware. The upstream is an ASGI app in one protocol."""
+    """Sends scenarios through one middleware or, if `naive`, to the upstream. The upstream is an ASGI app in one
+    protocol.
+    """
 
-    def __init__(self, app: ASGIApp, settings: Settings, model: str, *, seconds: float) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, model: str, *, seconds: float, naive: bool = False) -> None:
         self._records: list[Record] = []
-        self._middleware = ToolMiddleware(app, settings=settings, on_exchange=self._records.append)
-        self._model = ModelSettings(model)
+        self._requests = 0
+        self._naive = naive
+        if naive:
+            self._app = app
+            self._model = settings.for_model(model)
+            self._protocol: UpstreamProtocol = UPSTREAMS[self._model.protocol or chat.NAME]
+        else:
+            self._app = ToolMiddleware(app, settings=settings, on_exchange=self._records.append)
+            self._model = ModelSettings(model)
+            self._protocol = UPSTREAMS[chat.NAME]
         self._seconds = seconds
 
     async def ask(self, scenario: Scenario) -> ScenarioOutcome:
         """Conduct the conversation of the scenario, and return its outcome, including any error."""
         self._records.clear()
+        self._requests = 0
         messages = list(scenario.messages)
         progress, counts = begin(scenario), dict.fromkeys(scenario.results, 0)
         replies: list[TimedReply] = []
@@ -112,7 +128,7 @@ class Measurement:
         return ScenarioOutcome(
             scenario.name,
             verdict,
-            requests=len(self._records),
+            requests=self._requests,
             retries=sum(len(record.attempts) for record in self._records),
             prompt_tokens=replies[0].usage.input if replies else 0,
             reply_tokens=sum(reply.usage.output for reply in replies),
@@ -140,7 +156,8 @@ class Measurement:
 
     async def _reply(self, asked: Conversation) -> TimedReply:
         """Send one request and return the reply. Raises StreamtoolError."""
-        reader, fold = chat.ReplyReader(), ReplyAccumulator()
+        protocol = self._protocol
+        reader, fold = protocol.ReplyReader(), ReplyAccumulator()
         began = anyio.current_time()
         first: dict[str, float] = {}
 
@@ -153,14 +170,17 @@ class Measurement:
             if any(isinstance(event, ReplyArgumentsDelta) for event in events):
                 first.setdefault("call", now)
 
+        if self._naive:
+            asked = baseline.without_tools(asked)
+        self._requests += 1
         answer = None
         with anyio.move_on_after(self._seconds):
             answer = await ask(
-                self._middleware,
+                self._app,
                 SCOPE,
                 "POST",
-                chat.request_path(self._model, stream=True),
-                body=chat.write_request(asked, self._model, stream=True),
+                protocol.request_path(self._model, stream=True),
+                body=protocol.write_request(asked, self._model, stream=True),
                 headers=[(b"content-type", b"application/json")],
                 receive=never_disconnects,
                 on_piece=take,
@@ -168,19 +188,18 @@ class Measurement:
         if answer is None:
             raise StreamtoolError(f"no complete reply within {self._seconds:g} seconds")
         if answer.status != 200:
-            told = chat.read_error(answer.status, answer.body)
+            told = protocol.read_error(answer.status, answer.body)
             raise UpstreamError(told.message) if answer.status in (502, 503) else StreamtoolError(told.message)
         fold.feed(reader.close())
         reply = fold.close()
         if reply.failure is not None:
             raise StreamtoolError(reply.failure.message)
-        return TimedReply(
-            next(iter(reply.choices), Choice(0)),
-            reply.usage or Usage(),
-            first.get("byte"),
-            first.get("call"),
-            anyio.current_time() - began,
-        )
+        choice, seconds = next(iter(reply.choices), Choice(0)), anyio.current_time() - began
+        if self._naive:
+            choice = baseline.with_calls(choice)
+            if choice.calls:
+                first["call"] = seconds  # the reply is searched when it is complete
+        return TimedReply(choice, reply.usage or Usage(), first.get("byte"), first.get("call"), seconds)
 
 
 def _transcript(reply: TimedReply) -> str:

@@ -58,9 +58,17 @@ class Report:
     """The probability that the best two differ by chance; None if only one was compared."""
 
     @property
-    def best(self) -> EvaluatedVariant:
-        """The best variant."""
-        return next(one for one in self.subject.variants if one.name == self.figures[0].variant)
+    def served(self) -> tuple[Figures, ...]:
+        """The figures of the variants that `serve` can apply: all except the baseline. The best one is first."""
+        return tuple(one for one in self.figures if self._variant(one).served is not None)
+
+    @property
+    def best(self) -> EvaluatedVariant | None:
+        """The best variant that `serve` can apply; None if only the baseline was measured."""
+        return self._variant(self.served[0]) if self.served else None
+
+    def _variant(self, figures: Figures) -> EvaluatedVariant:
+        return next(one for one in self.subject.variants if one.name == figures.variant)
 
     @property
     def clear(self) -> bool:
@@ -94,9 +102,13 @@ def report_of(journal: Journal, schedule: Schedule) -> Report:
 
 
 def calibration_of(report: Report, *, only: bool) -> Calibration:
-    """Return the calibration for the best variant. `only` is whether the server lists only this model."""
+    """Return the calibration for the best variant. `only` is whether the server lists only this model. Raises
+    ValueError if only the baseline was measured.
+    """
     subject, variant = report.subject, report.best
-    best, following = report.figures[0], next((one for one in report.figures[1:] if one.cases), None)
+    if variant is None or variant.served is None:
+        raise ValueError("serve cannot apply the baseline")
+    best, following = report.served[0], next((one for one in report.served[1:] if one.cases), None)
     taught = variant.mode != "native"
     return Calibration(
         model=subject.model,
@@ -104,7 +116,7 @@ def calibration_of(report: Report, *, only: bool) -> Calibration:
         url=subject.url,
         protocol=subject.protocol,
         date=subject.date,
-        mode=variant.mode,
+        mode=variant.served,
         cases=best.cases,
         right=best.right,
         version=subject.version,

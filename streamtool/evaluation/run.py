@@ -65,8 +65,10 @@ async def evaluate(
     while not budget.used(journal.requests) and (asked := schedule.next()) is not None:
         name, scenario = asked
         if name not in open_:
-            variant = by_name[name].applied(settings)
-            open_[name] = Measurement(app, variant, journal.subject.model, seconds=seconds)
+            variant = by_name[name]
+            open_[name] = Measurement(
+                app, variant.applied(settings), journal.subject.model, seconds=seconds, naive=variant.served is None
+            )
         outcome = await open_[name].ask(scenarios[scenario])
         errors = errors + 1 if outcome.error else 0
         if errors >= MAX_ERRORS:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Final
+from typing import Final, Literal
 
 from attrs import evolve, frozen
 
 from streamtool.protocols.table import ForcingSetting
 from streamtool.settings import Mode, SchemaStyle, Settings
+
+EvaluatedMode = Literal["emulate", "native", "naive"]
 
 FORMATS: Final = ("invoke", "tool_call", "qwen3_coder", "object", "pythonic", "fenced", "labelled", "tag")
 """Formats that are tried unless others are named: those that a study of 51 models compared (`toolform` 0.0.1, October
@@ -16,12 +18,36 @@ FORMATS: Final = ("invoke", "tool_call", "qwen3_coder", "object", "pythonic", "f
 
 
 @frozen
-class EvaluatedVariant:
-    """One way to serve a model."""
+class ModeRow:
+    """A mode that an evaluation measures."""
 
-    mode: Mode = "emulate"
+    name: EvaluatedMode
+    served: Mode | None
+    """The mode of `serve`; None if it has none, so that a result cannot become a calibration."""
+    title: str = ""
+    """The name of its only variant in tables; empty: the variants differ in format, style of schemas and forcing."""
+    default: bool = True
+    """Whether it is measured unless modes are named."""
+
+
+MODES: Final = {
+    row.name: row
+    for row in (
+        ModeRow("emulate", "emulate"),
+        ModeRow("native", "native", "native"),
+        ModeRow("naive", None, "naive baseline", default=False),
+    )
+}
+"""The modes by name. `naive` is the baseline in `baseline.py`, without streamtool."""
+
+
+@frozen
+class EvaluatedVariant:
+    """One way to call tools with a model."""
+
+    mode: EvaluatedMode = "emulate"
     format: str = ""
-    """The taught format; empty in `native` mode."""
+    """The taught format; empty unless the mode is `emulate`."""
     schema: SchemaStyle = "compact"
     forcing: ForcingSetting = "auto"
     """How a demanded call is forced."""
@@ -29,29 +55,37 @@ class EvaluatedVariant:
     @property
     def name(self) -> str:
         """The name in tables, such as `invoke` or `invoke, schema full`."""
-        if self.mode == "native":
-            return self.mode
+        if title := MODES[self.mode].title:
+            return title
         style = "" if self.schema == "compact" else f", schema {self.schema}"
         forcing = "" if self.forcing == "auto" else f", forcing {self.forcing}"
         return f"{self.format}{style}{forcing}"
 
+    @property
+    def served(self) -> Mode | None:
+        """The mode of `serve`; None for the baseline."""
+        return MODES[self.mode].served
+
     def applied(self, settings: Settings) -> Settings:
-        """Return the settings with those of this variant."""
-        if self.mode == "native":
-            return evolve(settings, mode="native")
+        """Return the settings with those of this variant. The baseline has none."""
+        mode = self.served
+        if mode is None:
+            return settings
+        if mode == "native":
+            return evolve(settings, mode=mode)
         upstreams = {name: evolve(upstream, forcing=self.forcing) for name, upstream in settings.upstreams.items()}
-        return evolve(settings, mode=self.mode, format=self.format, schema=self.schema, upstreams=upstreams)
+        return evolve(settings, mode=mode, format=self.format, schema=self.schema, upstreams=upstreams)
 
 
 def variants_of(
     formats: Sequence[str],
-    modes: Sequence[Mode],
+    modes: Sequence[EvaluatedMode],
     schemas: Sequence[SchemaStyle],
     forcing: Sequence[ForcingSetting] = ("auto",),
 ) -> Iterator[EvaluatedVariant]:
     """Yield each combination of mode, format, style of schemas and method of forcing."""
     for mode in modes:
-        if mode == "native":
-            yield EvaluatedVariant("native")
+        if MODES[mode].title:
+            yield EvaluatedVariant(mode)
         else:
             yield from (EvaluatedVariant(mode, *ways) for ways in product(formats, schemas, forcing))

@@ -10,6 +10,7 @@ from support.right_replies import right_replies
 
 from statemachine import Call, parse, write
 from streamtool.core.json_value import Json
+from streamtool.evaluation import baseline
 from streamtool.evaluation.scenario import MadeCall, Scenario, suite
 from streamtool.evaluation.variants import FORMATS
 from streamtool.prompting import tool_prompt as words
@@ -18,10 +19,15 @@ from streamtool.testing import Script, text
 ASKED = {part.text: scenario for scenario in suite() for part in scenario.messages[-1].content}
 """Last message of each scenario → the scenario."""
 
+NAIVE = baseline.PROMPT.partition("\n")[0]
+"""First line of the baseline's prompt."""
+
 
 @cache
 def taught_format(prompt: str) -> str:
     """Return the format that the tool prompt in a system message teaches, or "" for a message without one."""
+    if prompt.startswith(NAIVE):
+        return "tool_call"
     example = prompt.rpartition(words.EXAMPLE_HEADING)[2].partition(words.YOU_WRITE)[2]
     call = example.partition(words.NEXT_MESSAGE)[0].strip("\n")
     if not call:
