@@ -291,6 +291,10 @@ def evaluate(
         str, typer.Option(metavar="NAME", help="own, or bfcl, which needs the package bfcl-eval.")
     ] = "own",
     group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Group of scenarios; default: all.")] = None,
+    choice: Annotated[
+        str,
+        typer.Option(metavar="CHOICE", help="auto, or required: demand a call wherever one is expected."),
+    ] = "auto",
     requests: Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of requests.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Maximum duration.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit for a reply.")] = 120.0,
@@ -336,6 +340,7 @@ def evaluate(
         tuple(forcing or ()),
         tuple(group or ()),
         suite,
+        choice,
         requests,
         minutes,
         timeout,

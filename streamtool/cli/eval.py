@@ -6,6 +6,7 @@ a table, JSON, a Markdown card, or settings. With `--save FILE`, every outcome i
 """
 
 import glob
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import anyio
-from attrs import asdict, evolve, frozen
+from attrs import evolve, frozen
 
 from statemachine import FORMATS
 from streamtool import sample
@@ -30,7 +31,7 @@ from streamtool.evaluation import report as reports
 from streamtool.evaluation.journal import Journal, Subject
 from streamtool.evaluation.measure import ScenarioOutcome
 from streamtool.evaluation.run import Budget, evaluate
-from streamtool.evaluation.scenario import Scenario, suite
+from streamtool.evaluation.scenario import Scenario, demanding, suite
 from streamtool.evaluation.schedule import ENOUGH, Schedule, order_of
 from streamtool.evaluation.variants import FORMATS as DEFAULT_FORMATS
 from streamtool.evaluation.variants import MODES, EvaluatedMode, EvaluatedVariant, variants_of
@@ -68,6 +69,8 @@ SUITES: Final = {
 }
 SCHEMAS: Final = get_args(SchemaStyle)
 FORCING: Final = get_args(ForcingSetting)
+CHOICES: Final = ("auto", "required")
+"""Tool choices of scenarios that expect a call and have none: the model's, or a demanded call."""
 REQUESTS: Final = 200
 """Number of requests unless a budget is given: enough to find a format that is right in 90 % of cases among eight that
 are right in at most 60 % (`tests/evaluation/test_schedule.py`).
@@ -88,6 +91,7 @@ class EvalFlags:
     forcing: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     suite: str = "own"
+    choice: str = "auto"
     requests: int | None = None
     minutes: float | None = None
     seconds: float = 120.0
@@ -118,12 +122,36 @@ class EvalFlags:
         (name,) = chosen("--suite", (self.suite,), tuple(SUITES), ())
         known = SUITES[name].groups()
         groups = chosen("--group", self.groups, known, known)
-        return {scenario.name: scenario for scenario in SUITES[name].scenarios(groups)}
+        (choice,) = chosen("--choice", (self.choice,), CHOICES, ())
+        found = SUITES[name].scenarios(groups)
+        return {one.name: one if choice == CHOICES[0] else demanding(one) for one in found}
 
     @property
     def representative(self) -> bool:
-        """Whether the result may become a calibration: it covers all groups of our suite, and `serve` can apply it."""
-        return self.suite == "own" and not self.groups and not self.forcing
+        """Whether the result may become a calibration: it covers all groups of our suite as they are, and `serve` can
+        apply it.
+        """
+        return self.suite == "own" and self.choice == CHOICES[0] and not self.groups and not self.forcing
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the evaluation, with URL for the server's address. Files are not part of it."""
+        given: tuple[tuple[str, Iterable[object]], ...] = (
+            ("--protocol", [self.protocol]),
+            ("--model", [self.model]),
+            ("--mode", self.modes),
+            ("--format", self.formats),
+            ("--schema", self.schemas),
+            ("--forcing", self.forcing),
+            ("--suite", [self.suite if self.suite != "own" else None]),
+            ("--group", self.groups),
+            ("--choice", [self.choice if self.choice != CHOICES[0] else None]),
+            ("--requests", [self.requests]),
+            ("--minutes", [self.minutes]),
+            ("--seed", [self.seed if self.seed != 1 else None]),
+        )
+        words = [str(word) for flag, values in given for value in values if value is not None for word in (flag, value)]
+        return shlex.join(["streamtool", "eval", "URL", *words])
 
 
 def chosen(flag: str, given: Sequence[str], known: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
@@ -145,7 +173,7 @@ def run(flags: EvalFlags, *, as_json: bool, as_card: bool, as_settings: bool) ->
         raise
     report = reports.report_of(journal, schedule)
     if as_json:
-        print(json_line(asdict(report)))
+        print(json_line(reports.document(report)))
     elif as_card:
         print(reports.card(report), end="")
     elif as_settings:
@@ -170,7 +198,7 @@ def calibrate(report: reports.Report, flags: EvalFlags, *, only: bool) -> None:
     elif not best.right:
         why = "no case is right"
     elif not flags.representative:
-        why = "it was measured with --suite, --group or --forcing"
+        why = "it was measured with --suite, --group, --choice or --forcing"
     else:
         why = ""
     if why:
@@ -212,9 +240,9 @@ async def _journal(
             raise SettingsError(
                 f"{flags.resume} measures {then.model} on {then.server}, not {model} on {server}", param="--resume"
             )
-        if not scenarios.keys() >= set(then.scenarios):
+        if not scenarios.keys() >= set(then.scenarios) or then.choice != flags.choice:
             raise SettingsError(
-                f"{flags.resume} asks other scenarios; repeat its --suite and --group", param="--resume"
+                f"{flags.resume} asks other scenarios; repeat its --suite, --group and --choice", param="--resume"
             )
         return journal
     groups = {name: scenario.group for name, scenario in scenarios.items()}
@@ -229,6 +257,8 @@ async def _journal(
         SUITES[flags.suite].title,
         flags.variants(),
         order_of(tuple(scenarios), groups, flags.seed),
+        flags.choice,
+        flags.command,
     )
     journal = Journal(subject, None if flags.save is None else Path(flags.save))
     journal.create()

@@ -37,6 +37,10 @@ class Subject:
     variants: tuple[EvaluatedVariant, ...]
     scenarios: tuple[str, ...]
     """Names of the scenarios, in the order in which they are asked."""
+    choice: str = "auto"
+    """The tool choice of scenarios that expect a call and have none."""
+    command: str = ""
+    """The command that repeats the evaluation, with URL for the server's address."""
 
 
 class Journal:

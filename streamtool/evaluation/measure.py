@@ -48,6 +48,9 @@ class ScenarioOutcome:
 
     scenario: str
     verdict: Verdict
+    group: str = ""
+    demanded: bool = False
+    """Whether the client demanded a call."""
     requests: int = 0
     """Number of requests that the client sent."""
     retries: int = 0
@@ -128,6 +131,8 @@ class Measurement:
         return ScenarioOutcome(
             scenario.name,
             verdict,
+            scenario.group,
+            scenario.demands,
             requests=self._requests,
             retries=sum(len(record.attempts) for record in self._records),
             prompt_tokens=replies[0].usage.input if replies else 0,

@@ -1,17 +1,26 @@
 """Figures of an evaluation: one row per variant, and the sentence that compares the best two."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from attrs import frozen
+from attrs import asdict, frozen
 
+from streamtool.core.json_value import Json
 from streamtool.evaluation.journal import Journal, Subject
 from streamtool.evaluation.measure import ScenarioOutcome
 from streamtool.evaluation.schedule import CLEAR, Schedule
 from streamtool.evaluation.statistics import paired, wilson
 from streamtool.evaluation.variants import EvaluatedVariant
 from streamtool.settings import Calibration
+
+
+@frozen
+class RightCases:
+    """The number of cases of one kind, and how many of them are right."""
+
+    right: int
+    cases: int
 
 
 @frozen
@@ -31,6 +40,10 @@ class Figures:
     """Share of the cases with calls in which all arguments match their schemas."""
     false_calls: float | None
     """Share of the cases without an expected call in which one was made."""
+    demanded: RightCases
+    """The cases with a demanded call."""
+    groups: Mapping[str, RightCases]
+    """The cases of each group."""
     retries: int
     prompt_tokens: float | None
     """Median of the first prompts."""
@@ -144,6 +157,11 @@ def _figures(variant: str, outcomes: Sequence[ScenarioOutcome], *, dropped: bool
         right_tool=_share([verdict.right_tool for verdict in expecting]),
         valid=_share([verdict.valid for verdict in calling]),
         false_calls=_share([verdict.false_call for verdict in silent]),
+        demanded=_right_cases([outcome for outcome in outcomes if outcome.demanded]),
+        groups={
+            group: _right_cases([outcome for outcome in outcomes if outcome.group == group])
+            for group in sorted({outcome.group for outcome in outcomes})
+        },
         retries=sum(outcome.retries for outcome in outcomes),
         prompt_tokens=_median([outcome.prompt_tokens for outcome in outcomes if not outcome.error]),
         reply_tokens=_median([outcome.reply_tokens for outcome in outcomes if not outcome.error]),
@@ -152,6 +170,10 @@ def _figures(variant: str, outcomes: Sequence[ScenarioOutcome], *, dropped: bool
         seconds=_median([outcome.seconds for outcome in outcomes if not outcome.error]),
         dropped=dropped,
     )
+
+
+def _right_cases(outcomes: Sequence[ScenarioOutcome]) -> RightCases:
+    return RightCases(sum(outcome.verdict.right for outcome in outcomes), len(outcomes))
 
 
 def _share(found: Sequence[bool]) -> float | None:
@@ -175,6 +197,7 @@ COLUMNS: Final = (
     "tool",
     "valid",
     "false",
+    "demanded",
     "retries",
     "prompt",
     "reply",
@@ -195,6 +218,7 @@ def rows(report: Report) -> Iterator[tuple[str, ...]]:
             percent(one.right_tool),
             percent(one.valid),
             percent(one.false_calls),
+            f"{one.demanded.right}/{one.demanded.cases}",
             str(one.retries),
             _number(one.prompt_tokens),
             _number(one.reply_tokens),
@@ -211,13 +235,20 @@ def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} s"
 
 
+def document(report: Report) -> Json:
+    """Return the report as JSON. The scenarios' names are left out, because suite, groups and seed determine them."""
+    found = asdict(report)
+    del found["subject"]["scenarios"]
+    return found
+
+
 def card(report: Report) -> str:
     """Return a Markdown card that can be pasted into an issue."""
     subject = report.subject
     lines = [
         f"### {subject.model} on {subject.server}, measured {subject.date}",
         "",
-        f"streamtool {subject.version}, suite {subject.suite}, seed {subject.seed}, {report.requests} requests.",
+        f"streamtool {subject.version}, suite {subject.suite}, {report.requests} requests: `{subject.command}`.",
         report.conclusion,
         "",
         "| " + " | ".join(COLUMNS) + " |",

@@ -26,7 +26,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from streamtool.core.conversation import Message, TextPart, Tool, ToolCall, ToolResult
 from streamtool.core.json_value import Json
@@ -95,6 +95,11 @@ class Scenario:
     """Another suite's own checker of the calls of one reply: it returns why they are wrong, or ""."""
 
     @property
+    def demands(self) -> bool:
+        """Whether the client demands a call."""
+        return self.choice not in ("auto", "none")
+
+    @property
     def continues(self) -> bool:
         """Whether the calls of the first reply are followed by results and another reply."""
         return len(self.steps) > 1 or bool(self.steps and self.answer)
@@ -156,6 +161,11 @@ def _history(turns: int) -> Iterator[Message]:
             yield Message("assistant", (), calls=(call,))
             yield Message("user", results=(ToolResult(call.id, (TextPart(result),)),))
         yield Message("assistant", (TextPart(answer),))
+
+
+def demanding(scenario: Scenario) -> Scenario:
+    """Return the scenario with a demanded call, if it expects one and leaves the choice to the model."""
+    return evolve(scenario, choice="required") if scenario.steps and scenario.choice == "auto" else scenario
 
 
 def groups(scenarios: Sequence[Scenario]) -> tuple[str, ...]:
