@@ -56,6 +56,7 @@ from tools import (
     promises_page,
     protocols_page,
     reports_page,
+    results,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,6 +157,7 @@ GENERATED = {
     "docs/reference/reports.md": reports_page.page,
     "docs/reference/parsers.md": parsers_page.page,
     "docs/reference/promises.md": promises_page.page,
+    "docs/results.md": results.page,
     **protocols_page.PAGES,
     **{f"docs/pictures/{name}.svg": make for name, make in pictures.PICTURES.items()},
 }
