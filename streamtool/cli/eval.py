@@ -139,6 +139,9 @@ class EvalFlags:
         given: tuple[tuple[str, Iterable[object]], ...] = (
             ("--protocol", [self.protocol]),
             ("--model", [self.model]),
+            ("--requests", [self.requests]),
+            ("--minutes", [self.minutes]),
+            ("--seed", [self.seed if self.seed != 1 else None]),
             ("--mode", self.modes),
             ("--format", self.formats),
             ("--schema", self.schemas),
@@ -146,9 +149,6 @@ class EvalFlags:
             ("--suite", [self.suite if self.suite != "own" else None]),
             ("--group", self.groups),
             ("--choice", [self.choice if self.choice != CHOICES[0] else None]),
-            ("--requests", [self.requests]),
-            ("--minutes", [self.minutes]),
-            ("--seed", [self.seed if self.seed != 1 else None]),
         )
         words = [str(word) for flag, values in given for value in values if value is not None for word in (flag, value)]
         return shlex.join(["streamtool", "eval", "URL", *words])
