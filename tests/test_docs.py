@@ -105,14 +105,10 @@ def states_page() -> str:
 
 Everything that is open in a reply has a frame on a stack, and `Parser.state` is the state of the innermost frame. The
 table in `statemachine/machine/states.py` defines which inputs push, replace or pop a frame; nothing else changes the
-state. `python -m statemachine.machine.states` prints this diagram. In it, a pop leads to every state that may be next
-on the stack.
+state. In this diagram, which `python -m statemachine.machine.states` prints as text, a pop leads to every state that
+may be next on the stack:
 
 ![The states of the parser and the transitions between them](../pictures/states.svg)
-
-```mermaid
-{states.diagram()}
-```
 
 The inputs:
 
@@ -181,11 +177,11 @@ def test_the_plots_match_the_current_figures(plot):
     assert told.encode() in plot.with_suffix(".png").read_bytes()
 
 
-def test_the_state_diagram_matches_the_module():
+def test_the_state_diagram_can_be_printed():
     done = subprocess.run(
         [sys.executable, "-m", "statemachine.machine.states"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert f"```mermaid\n{done.stdout}```" in read("docs/reference/states.md")
+    assert done.stdout == f"{states.diagram()}\n"
 
 
 OTHER_SOURCES = ("template of ", "files written by ", "a report without a link")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOM = re.compile(r"^\| (?P<rooms>`[^|]*`) \| [^|]+ \| tests: (?P<tests>[^|]+) \|$", re.MULTILINE)
+ROOM = re.compile(r"^\| (?P<rooms>`[^|]*`) \| [^|]+ \| (?P<tests>`tests/[^|]+) \|$", re.MULTILINE)
 WORD = re.compile(r"^\| (?P<word>[^|`]+) \| (?P<meaning>[^|]+) \| `(?P<module>[\w/]+(?:\.py)?)` \|$", re.MULTILINE)
 
 

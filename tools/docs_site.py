@@ -55,7 +55,6 @@ document.addEventListener("DOMContentLoaded", () => {
 });
 """
 _LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?\)")
-_MERMAID: Final = re.compile(r"^```mermaid\n.*?^```\n", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -81,8 +80,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         there = _place(target)
         return f"]({posixpath.relpath(there, posixpath.dirname(place) or '.')}{link[2] or ''})"
 
-    # The site shows the diagram as a picture; rendering it there would need a script from another host.
-    return _LINK.sub(led, _MERMAID.sub("", markdown))
+    return _LINK.sub(led, markdown)
 
 
 def _place(target: str) -> str:

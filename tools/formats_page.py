@@ -1,5 +1,6 @@
 """Generate `docs/reference/formats.md`: common properties of the formats, and a section for each row of the table."""
 
+import re
 from collections.abc import Iterator
 from textwrap import fill
 
@@ -66,8 +67,11 @@ def section(form: Format) -> str:
 
 
 def facts(form: Format) -> Iterator[tuple[str, str]]:
-    """Yield those properties of a format that the overview does not show, each as a label and Markdown text."""
-    yield "closes with", closer(form)
+    """Yield those properties of a format that neither the overview nor the example shows, each as a label and Markdown
+    text.
+    """
+    closers, shown = closer(form), example(form)
+    yield "closes with", "" if all(marker in shown for marker in re.findall("`([^`]+)`", closers)) else closers
     yield "wrapped in", wrappers(form)
     yield "recognized", "" if form.anchor is Anchor.ANYWHERE else PLACES[form.anchor]
     yield "arguments", arguments(form)
@@ -202,7 +206,8 @@ Unknown request fields are forwarded, so a client can set these.
 
 ## Examples
 
-Each section below shows a call as `write` produces it, or two calls if the second one is not written like the first.
+Each section below shows a call as `write` produces it, or two calls if the second one is not written like the first. A
+closer is listed only if the example does not show it.
 Only the schema determines the types of marked parameters, unless the section mentions types. Without a *recognized*
 line, a call is recognized anywhere in the text. `tests/formats/` contains more model text with the expected events.
 `streamtool formats --json` prints the table and the cases for other programs, and the tools in `conformance/` run the

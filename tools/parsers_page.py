@@ -58,18 +58,7 @@ parameters that have no type or several types; one of our tools has such paramet
   `morphXml` keeps the newlines that `write` puts around a value. `yamlXml` is missing because we have no YAML format.
 - **Ollama** is missing: its parser is part of its server and not available as a package.
 
-The measurements need no GPU. A run keeps the figures of engines that it does not measure, so they may be in separate
-environments. `conformance/runners/llama_cpp.py` lists the requirements of llama.cpp; litellm
-provides the vocabulary for openai-harmony.
-
-<!-- not run: it needs engines -->
-```sh
-pip install --no-deps vllm sglang mlx-lm    # and torch, transformers, and whatever their imports require
-pip install xllamacpp openai-harmony litellm
-npm ci --prefix conformance/runners
-export LLAMA_CPP=…/thirdparty/llama.cpp
-python -m conformance.table vllm sglang mlx llama_cpp harmony ai_sdk ours --json conformance/parsers.json
-```
+The measurements need no GPU; [conformance](../../conformance/README.md#parsers-of-engines) lists the commands.
 """
 
 
