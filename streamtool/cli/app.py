@@ -288,7 +288,7 @@ def evaluate(
         list[str] | None, typer.Option(metavar="METHOD", help="How to force demanded calls; default: auto.")
     ] = None,
     suite: Annotated[
-        str, typer.Option(metavar="NAME", help="own, or bfcl, which needs the package bfcl-eval.")
+        str, typer.Option(metavar="NAME", help="own, or bfcl, which needs the packages bfcl-eval and mpmath.")
     ] = "own",
     group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Group of scenarios; default: all.")] = None,
     choice: Annotated[

@@ -4,6 +4,7 @@ bfcl-eval`).
 Its questions, tools and answers are used as they are, with the types of its schemas in the words of JSON Schema, and
 its own checker decides (`bfcl_eval.eval_checker.ast_eval.ast_checker`). Only that module is imported, not the handlers
 of models, which need dozens of libraries. Cases without a right call (irrelevance) are right if nothing is called.
+Conversations of several turns are in `bfcl_multi_turn.py`.
 """
 
 import json
@@ -18,12 +19,16 @@ from typing import Final
 from streamtool.core.conversation import Message, TextPart, Tool
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import Json
+from streamtool.evaluation import bfcl_multi_turn as multi_turn
 from streamtool.evaluation.scenario import ExpectedCall, MadeCall, Scenario
 
 CATEGORIES: Final = (
     "simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance",
     "live_simple", "live_multiple", "live_parallel", "live_parallel_multiple", "live_irrelevance", "live_relevance",
 )  # fmt: skip
+"""Categories with one turn."""
+GROUPS: Final = (*CATEGORIES, *multi_turn.CATEGORIES)
+"""All categories that can be measured."""
 _TYPES: Final = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """Words of the data set for the types of JSON Schema."""
 _CONFIG: Final = "bfcl_eval.constants.model_config"
@@ -32,16 +37,22 @@ _MODEL: Final = "streamtool"
 
 
 def scenarios(categories: Sequence[str] = CATEGORIES) -> Iterator[Scenario]:
-    """Yield the scenarios of these categories. Raises SettingsError if bfcl-eval is not installed."""
+    """Yield the scenarios of these categories. Raises SettingsError if bfcl-eval or a library is not installed."""
     spec = find_spec("bfcl_eval")
     if spec is None or not spec.submodule_search_locations:
         raise SettingsError("--suite bfcl: install the data with `pip install --no-deps bfcl-eval`", param="--suite")
     data = Path(spec.submodule_search_locations[0]) / "data"
+    if {*categories} & {*multi_turn.CATEGORIES}:
+        multi_turn.require_libraries()
     for category in categories:
         answers = data / "possible_answer" / f"BFCL_v4_{category}.json"
         known = {row["id"]: row["ground_truth"] for row in _rows(answers)} if answers.exists() else {}
         for case in _rows(data / f"BFCL_v4_{category}.json"):
-            yield _scenario(case, category, known.get(case["id"], ()))
+            truth = known.get(case["id"], ())
+            if category in multi_turn.CATEGORIES:
+                yield multi_turn.scenario_of(case, truth, tuple(map(_tool, multi_turn.tools_of(case, data))))
+            else:
+                yield _scenario(case, category, truth)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Json]]:
@@ -70,13 +81,14 @@ def _scenario(case: Mapping[str, Json], category: str, truth: Sequence[Mapping[s
         str(case["id"]),
         category,
         tuple(Message(turn["role"], (TextPart(turn["content"]),)) for turn in case["question"][0]),
-        tuple(
-            Tool(_name(function["name"]), function["description"], schema_of(function["parameters"]))
-            for function in functions
-        ),
+        tuple(map(_tool, functions)),
         steps=(expected,) if expected else (),
         checker=check if expected else None,
     )
+
+
+def _tool(function: Mapping[str, Json]) -> Tool:
+    return Tool(_name(function["name"]), function["description"], schema_of(function["parameters"]))
 
 
 def _name(name: str) -> str:

@@ -2,7 +2,7 @@
 baseline sends the same requests to the upstream itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import anyio
@@ -22,8 +22,8 @@ from streamtool.core.conversation import (
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import Choice, ReplyAccumulator, ReplyArgumentsDelta, Usage
 from streamtool.evaluation import baseline
-from streamtool.evaluation.judge import Verdict, advance, begin, judge
-from streamtool.evaluation.scenario import MadeCall, Scenario
+from streamtool.evaluation.judge import ScenarioProgress, Verdict, advance, begin, judge
+from streamtool.evaluation.scenario import MadeCall, Scenario, SuiteSession
 from streamtool.exchange import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols import chat
@@ -32,7 +32,9 @@ from streamtool.protocols.registry import UPSTREAMS
 from streamtool.settings import ModelSettings, Settings
 
 MAX_REPLIES: Final = 5
-"""Maximum number of replies in one conversation."""
+"""Maximum number of replies in one conversation of our suite."""
+MAX_STEPS: Final = 20
+"""Maximum number of replies in one turn of a conversation whose calls another suite executes, as in BFCL."""
 TOKENS: Final = 400
 """Maximum length of a reply, in tokens; the longest right one has about 120."""
 _OK: Final = '{"status": "ok"}'
@@ -107,24 +109,16 @@ class Measurement:
         """Conduct the conversation of the scenario, and return its outcome, including any error."""
         self._records.clear()
         self._requests = 0
-        messages = list(scenario.messages)
-        progress, counts = begin(scenario), dict.fromkeys(scenario.results, 0)
+        progress, error = begin(scenario), ""
         replies: list[TimedReply] = []
-        error = ""
-        for _ in range(MAX_REPLIES):
-            first = len(messages) == len(scenario.messages)
-            try:
-                reply = await self._reply(self._conversation(scenario, messages, first=first))
-            except StreamtoolError as failed:
-                error = failed.message
-                break
-            replies.append(reply)
-            choice = reply.choice
-            calls = [MadeCall(call.name, call.arguments, call.complete) for call in choice.calls]
-            progress = advance(scenario, progress, calls, choice.text)
-            if progress.done:
-                break
-            messages += _with_results(scenario, choice, counts)
+        conducted = self._answer(scenario, replies)
+        if scenario.session is not None:
+            conducted = self._execute(scenario, scenario.session(), replies)
+        try:
+            async for reached in conducted:
+                progress = reached
+        except StreamtoolError as failed:
+            error = failed.message
         verdict = judge(scenario, progress)
         if error:
             verdict = evolve(verdict, right=False, why=error)
@@ -143,6 +137,50 @@ class Measurement:
             error=error,
             transcript=tuple(map(_transcript, replies)),
         )
+
+    async def _answer(self, scenario: Scenario, replies: list[TimedReply]) -> AsyncIterator[ScenarioProgress]:
+        """Yield the progress after each reply, until the scenario is fulfilled or failed. Raises StreamtoolError."""
+        messages = list(scenario.messages)
+        progress, counts = begin(scenario), dict.fromkeys(scenario.results, 0)
+        for _ in range(MAX_REPLIES):
+            choice = await self._next(scenario, messages, replies)
+            progress = advance(scenario, progress, _made(choice), choice.text)
+            yield progress
+            if progress.done:
+                return
+            messages += _with_results(choice, _results(scenario, choice, counts))
+
+    async def _execute(
+        self, scenario: Scenario, session: SuiteSession, replies: list[TimedReply]
+    ) -> AsyncIterator[ScenarioProgress]:
+        """Yield the progress after each reply of a conversation whose calls the session executes. Raises
+        StreamtoolError.
+        """
+        messages = list(scenario.messages)
+        progress = begin(scenario)
+        for following in (*scenario.turns, None):
+            for _ in range(MAX_STEPS):
+                choice = await self._next(scenario, messages, replies)
+                made = _made(choice)
+                progress = evolve(progress, calls=(*progress.calls, *made), answer=choice.text)
+                yield progress
+                if not made:
+                    break
+                messages += _with_results(choice, session.execute(made))
+            else:
+                return
+            session.end_turn()
+            messages += [Message("assistant", (TextPart(choice.text),))] if choice.text else []
+            messages += [following] if following is not None else []
+        yield evolve(progress, failed=session.fault(), done=True)
+
+    async def _next(self, scenario: Scenario, messages: Sequence[Message], replies: list[TimedReply]) -> Choice:
+        """Request the reply that follows these messages, add it to `replies`, and return its content. Raises
+        StreamtoolError.
+        """
+        first = len(messages) == len(scenario.messages)
+        replies.append(await self._reply(self._conversation(scenario, messages, first=first)))
+        return replies[-1].choice
 
     def _conversation(self, scenario: Scenario, messages: Sequence[Message], *, first: bool) -> Conversation:
         choice = ToolChoice()
@@ -212,14 +250,24 @@ def _transcript(reply: TimedReply) -> str:
     return "\n".join([reply.choice.text, *calls]).strip()
 
 
-def _with_results(scenario: Scenario, choice: Choice, counts: dict[str, int]) -> tuple[Message, Message]:
+def _made(choice: Choice) -> list[MadeCall]:
+    return [MadeCall(call.name, call.arguments, call.complete) for call in choice.calls]
+
+
+def _results(scenario: Scenario, choice: Choice, counts: dict[str, int]) -> Iterator[str]:
+    """Yield the result of each call, and count the calls of each tool."""
+    for call in choice.calls:
+        texts = scenario.results.get(call.name, (_OK,))
+        yield texts[min(counts.get(call.name, 0), len(texts) - 1)]
+        counts[call.name] = counts.get(call.name, 0) + 1
+
+
+def _with_results(choice: Choice, results: Iterable[str]) -> tuple[Message, Message]:
     """Return the reply and the results of its calls as messages."""
     calls = tuple(ToolCall(call.id or f"call_{i}", call.name, call.arguments) for i, call in enumerate(choice.calls))
-    results = []
-    for call in calls:
-        texts = scenario.results.get(call.name, (_OK,))
-        text = texts[min(counts.get(call.name, 0), len(texts) - 1)]
-        counts[call.name] = counts.get(call.name, 0) + 1
-        results.append(ToolResult(call.id, (TextPart(text),), error=text.startswith("Error: ")))
+    found = tuple(
+        ToolResult(call.id, (TextPart(text),), error=text.startswith("Error"))
+        for call, text in zip(calls, results, strict=True)
+    )
     said = (TextPart(choice.text),) if choice.text else ()
-    return Message("assistant", said, calls=calls), Message("user", results=tuple(results))
+    return Message("assistant", said, calls=calls), Message("user", results=found)

@@ -24,7 +24,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import evolve, field, frozen
 
@@ -71,6 +71,19 @@ class MadeCall:
     complete: bool = True
 
 
+class SuiteSession(Protocol):
+    """The tools of one conversation in another suite, which executes its calls and judges them."""
+
+    def execute(self, calls: Sequence[MadeCall]) -> Sequence[str]:
+        """Execute the calls of a reply, and return the result of each."""
+
+    def end_turn(self) -> None:
+        """Note that a reply without calls has ended the turn of a user's message."""
+
+    def fault(self) -> str:
+        """Return why the calls are wrong after the last turn, or ""."""
+
+
 @frozen
 class Scenario:
     """A conversation, and what a right reply to it contains."""
@@ -93,6 +106,10 @@ class Scenario:
     exact: bool = False
     checker: Callable[[Sequence[MadeCall]], str] | None = None
     """Another suite's own checker of the calls of one reply: it returns why they are wrong, or ""."""
+    session: Callable[[], SuiteSession] | None = None
+    """Begins a conversation in which another suite executes the calls."""
+    turns: tuple[Message, ...] = ()
+    """With a session: further messages of the user; each follows a reply without calls."""
 
     @property
     def demands(self) -> bool:
