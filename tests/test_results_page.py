@@ -28,7 +28,8 @@ def store(folder: Path, command: str, cases: Cases, *, choice: str = "auto", dat
     names = tuple(f"{group} {number}" for group, (_, count) in cases.items() for number in range(count))
     suite = "BFCL v4" if "bfcl" in words else "streamtool 1"
     url, command = "http://127.0.0.1:1", f"streamtool eval URL {command}"
-    subject = Subject("small", "llama.cpp b1", url, "chat", date, "1.0", 1, suite, (variant,), names, choice, command)
+    protocol = "completions" if "completions" in words else "chat"
+    subject = Subject("small", "llama.cpp b1", url, protocol, date, "1.0", 1, suite, (variant,), names, choice, command)
     journal = Journal(subject)
     for group, (right, count) in cases.items():
         expected = group != "irrelevance"
@@ -89,6 +90,16 @@ $EVAL --mode native
 
 """
     )
+
+
+def test_rows_of_several_protocols_name_theirs(tmp_path):
+    store(tmp_path, "--protocol completions --mode naive", {"choice": (1, 10)})
+    store(tmp_path, "--protocol chat --mode native", {"choice": (2, 10)})
+    page = sections(tmp_path)
+    assert page.count("## small") == 1
+    assert "\nllama.cpp b1, `chat`, `completions`; " in page
+    assert "\n| naive baseline, over `completions` | 1/10 (2–40)" in page
+    assert "\n| the server's own tool calling, over `chat` | 2/10 (6–51)" in page
 
 
 def test_rows_and_models_without_a_run_are_absent(tmp_path):

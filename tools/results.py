@@ -44,7 +44,7 @@ and run `python -m tools.results`.
 MODEL: Final = """\
 ## {model}
 
-{about}{server}, {protocol}; streamtool {versions}; {dates}.
+{about}{server}, {protocols}; streamtool {versions}; {dates}.
 
 {tables}To repeat the runs, with the server's address for `URL`:
 
@@ -144,7 +144,7 @@ def page(folder: Path = RUNS) -> str:
     models: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for run in found:
         subject = run["subject"]
-        models.setdefault((subject["model"], subject["server"], subject["protocol"]), []).append(run)
+        models.setdefault((subject["model"], subject["server"]), []).append(run)
     sections = [section(models[subject]) for subject in sorted(models)]
     return PAGE.format(models="".join(sections) or "No run is stored.\n\n")
 
@@ -162,7 +162,7 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
         model=first["model"],
         about=ABOUT.get(first["model"], ""),
         server="A server that does not report its version" if first["server"] == first["url"] else first["server"],
-        protocol=f"`{first['protocol']}`",
+        protocols=", ".join(f"`{protocol}`" for protocol in protocols_of(runs)),
         versions=", ".join(sorted({subject["version"] for subject in subjects})),
         dates=dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
         tables="".join(table(choice, runs) for choice in TABLES),
@@ -171,25 +171,37 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def protocols_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the protocols of the runs."""
+    return sorted({run["subject"]["protocol"] for run in runs})
+
+
 def table(choice: str, runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of the runs with this tool choice, or nothing if it would be empty."""
     title, parts = TABLES[choice]
+    several = len(protocols_of(runs)) > 1
     rows: dict[str, dict[int, Cell]] = {}
     for run in runs:
         if run["subject"]["choice"] == choice:
-            for name, at, cell in cells(run, parts):
-                row = rows.setdefault(name, {})
+            over = f", over `{run['subject']['protocol']}`" if several else ""
+            for title_of_row, at, cell in cells(run, parts):
+                row = rows.setdefault(f"{title_of_row}{over}", {})
                 row[at] = max(row.get(at, cell), cell, key=lambda one: one.cases)
     if not rows:
         return ""
     head = ["", *(column for part in parts for column in part.columns)]
     lines = [line(head), "|" + "---|" * len(head)]
-    order = [*ROWS.values()]
-    for name in sorted(rows, key=lambda name: (order.index(name) if name in order else len(order), name)):
+    for name in sorted(rows, key=rank):
         empty = (Cell(0, ("",) * len(part.columns)) for part in parts)
         filled = (rows[name].get(at, none) for at, none in enumerate(empty))
         lines.append(line([name, *(text for cell in filled for text in cell.texts)]))
     return f"**{title}**\n\n" + "\n".join(lines) + "\n\n"
+
+
+def rank(name: str) -> tuple[int, str]:
+    """Return the position of a row among others: first those without a format."""
+    order = [*ROWS.values()]
+    return next((at for at, title in enumerate(order) if name.startswith(title)), len(order)), name
 
 
 def cells(run: Mapping[str, Any], parts: Sequence[Part]) -> Iterator[tuple[str, int, Cell]]:
