@@ -298,6 +298,9 @@ def evaluate(
     requests: Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of requests.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, metavar="M", help="Maximum duration.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit for a reply.")] = 120.0,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Maximum length of a reply; models that reason need more.")
+    ] = 400,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed for the order of the scenarios.")] = 1,
     save: Annotated[str | None, typer.Option(metavar="FILE", help="Append every outcome to this new file.")] = None,
     resume: Annotated[str | None, typer.Option(metavar="FILE", help="Continue the evaluation in this file.")] = None,
@@ -344,6 +347,7 @@ def evaluate(
         requests,
         minutes,
         timeout,
+        max_tokens,
         seed,
         save,
         resume,

@@ -29,7 +29,7 @@ from streamtool.evaluation import bfcl
 from streamtool.evaluation import journal as journals
 from streamtool.evaluation import report as reports
 from streamtool.evaluation.journal import Journal, Subject
-from streamtool.evaluation.measure import ScenarioOutcome
+from streamtool.evaluation.measure import TOKENS, ScenarioOutcome
 from streamtool.evaluation.run import Budget, evaluate
 from streamtool.evaluation.scenario import Scenario, demanding, suite
 from streamtool.evaluation.schedule import ENOUGH, Schedule, order_of
@@ -95,6 +95,7 @@ class EvalFlags:
     requests: int | None = None
     minutes: float | None = None
     seconds: float = 120.0
+    max_tokens: int = TOKENS
     seed: int = 1
     save: str | None = None
     resume: str | None = None
@@ -141,6 +142,7 @@ class EvalFlags:
             ("--model", [self.model]),
             ("--requests", [self.requests]),
             ("--minutes", [self.minutes]),
+            ("--max-tokens", [self.max_tokens if self.max_tokens != TOKENS else None]),
             ("--seed", [self.seed if self.seed != 1 else None]),
             ("--mode", self.modes),
             ("--format", self.formats),
@@ -244,6 +246,10 @@ async def _journal(
             raise SettingsError(
                 f"{flags.resume} asks other scenarios; repeat its --suite, --group and --choice", param="--resume"
             )
+        if then.max_tokens != flags.max_tokens:
+            raise SettingsError(
+                f"{flags.resume} limits replies to {then.max_tokens} tokens; repeat its --max-tokens", param="--resume"
+            )
         return journal
     groups = {name: scenario.group for name, scenario in scenarios.items()}
     subject = Subject(
@@ -258,6 +264,7 @@ async def _journal(
         flags.variants(),
         order_of(tuple(scenarios), groups, flags.seed),
         flags.choice,
+        flags.max_tokens,
         flags.command,
     )
     journal = Journal(subject, None if flags.save is None else Path(flags.save))

@@ -14,7 +14,7 @@ from attrs import asdict, frozen
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import Json, json_line
 from streamtool.evaluation.judge import Verdict
-from streamtool.evaluation.measure import ScenarioOutcome
+from streamtool.evaluation.measure import TOKENS, ScenarioOutcome
 from streamtool.evaluation.variants import EvaluatedVariant
 
 
@@ -39,6 +39,8 @@ class Subject:
     """Names of the scenarios, in the order in which they are asked."""
     choice: str = "auto"
     """The tool choice of scenarios that expect a call and have none."""
+    max_tokens: int = TOKENS
+    """Maximum length of a reply, in tokens."""
     command: str = ""
     """The command that repeats the evaluation, with URL for the server's address."""
 

@@ -36,7 +36,7 @@ MAX_REPLIES: Final = 5
 MAX_STEPS: Final = 20
 """Maximum number of replies in one turn of a conversation whose calls another suite executes, as in BFCL."""
 TOKENS: Final = 400
-"""Maximum length of a reply, in tokens; the longest right one has about 120."""
+"""Default for the maximum length of a reply, in tokens; the longest right one without reasoning has about 120."""
 _OK: Final = '{"status": "ok"}'
 _CHOICES: Final[Mapping[str, ToolChoice]] = {
     choice.mode: choice for choice in (ToolChoice(), ToolChoice("none"), ToolChoice("required"))
@@ -91,7 +91,16 @@ class Measurement:
     protocol.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, model: str, *, seconds: float, naive: bool = False) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        model: str,
+        *,
+        seconds: float,
+        max_tokens: int = TOKENS,
+        naive: bool = False,
+    ) -> None:
         self._records: list[Record] = []
         self._requests = 0
         self._naive = naive
@@ -104,6 +113,7 @@ class Measurement:
             self._model = ModelSettings(model)
             self._protocol = UPSTREAMS[chat.NAME]
         self._seconds = seconds
+        self._max_tokens = max_tokens
 
     async def ask(self, scenario: Scenario) -> ScenarioOutcome:
         """Conduct the conversation of the scenario, and return its outcome, including any error."""
@@ -194,7 +204,7 @@ class Measurement:
             tools=scenario.tools,
             choice=choice,
             include_usage=True,
-            options=Options(max_tokens=TOKENS, sampling={"temperature": 0.0}, output=form),
+            options=Options(max_tokens=self._max_tokens, sampling={"temperature": 0.0}, output=form),
         )
 
     async def _reply(self, asked: Conversation) -> TimedReply:

@@ -67,7 +67,12 @@ async def evaluate(
         if name not in open_:
             variant = by_name[name]
             open_[name] = Measurement(
-                app, variant.applied(settings), journal.subject.model, seconds=seconds, naive=variant.served is None
+                app,
+                variant.applied(settings),
+                journal.subject.model,
+                seconds=seconds,
+                max_tokens=journal.subject.max_tokens,
+                naive=variant.served is None,
             )
         outcome = await open_[name].ask(scenarios[scenario])
         errors = errors + 1 if outcome.error else 0

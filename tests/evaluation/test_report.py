@@ -45,6 +45,28 @@ def test_figures_are_given_by_group_and_for_demanded_calls(model, capsys):
     assert "scenarios" not in found["subject"]
 
 
+def test_the_length_of_replies_is_limited(model, tmp_path, capsys):
+    limits: list[int] = []
+
+    async def app(scope, receive, send):
+        async def noted():
+            message = await receive()
+            if message.get("body"):
+                limits.append(json.loads(message["body"])["max_tokens"])
+            return message
+
+        await model(scope, noted, send)
+
+    flags = ("--group", "demanded", "--group", "none", "--requests", "4")
+    file = str(tmp_path / "journal")
+    with uvicorn_server(app) as upstream:
+        found = report(upstream.url, capsys, *flags, "--max-tokens", "77", "--save", file)
+        assert main(["eval", upstream.url, *FLAGS, *flags, "--resume", file]) == 2
+        assert "limits replies to 77 tokens; repeat its --max-tokens" in capsys.readouterr().err
+    assert 77 in limits
+    assert "--max-tokens 77" in found["subject"]["command"]
+
+
 def test_a_call_can_be_demanded_wherever_one_is_expected(model, tmp_path, capsys):
     groups = ("--group", "choice", "--group", "none", "--choice", "required")
     file = str(tmp_path / "journal")
