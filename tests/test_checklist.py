@@ -179,7 +179,7 @@ def test_a_call_in_a_single_turn(place: Place, protocol: str, stream: bool):
     [[system, user]] = place.prompts(model)
     assert (system["role"], user) == ("system", {"role": "user", "content": "What is the weather in Oslo?"})
     assert system["content"].startswith("Be brief.\n\n# Tools\n")
-    assert "get_weather(city: string, days?: integer)\n  The weather in a city." in system["content"]
+    assert "get_weather(city: string, days?: integer)\n The weather in a city." in system["content"]
     record = place.record(model)
     assert (record.mode, record.tool_prompt, record.calls, record.turn) == ("emulate", True, 1, "first decision")
 

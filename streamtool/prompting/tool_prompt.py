@@ -5,10 +5,16 @@ depend on time, process or turn, so the same tools always result in the same byt
 prefix cache. The form of a call is shown, never described: `write` creates each example from the offered tools. Text
 that changes from turn to turn (tool choice, corrections) is in the turn instructions instead.
 
-Size. Each style lists the name, description and parameters of every tool in full. If that exceeds the budget, all tools
-together are reduced to the next tier: first to compact signatures with the first sentence of the description, then to
-names with that sentence. The last tier is never truncated; if it exceeds the model's context, `_check_context` rejects
-the request.
+The wording was measured on SmolLM2-135M-Instruct (llama.cpp, scenarios of `streamtool eval`, calls demanded and forced
+by a schema): it leads to as many right calls as its longer predecessor, 5 of 48, with 532 instead of 732 tokens in the
+mean prompt. Variants whose example calls a tool that is not offered lead to 1 of 96 instead of 8 of 72, because the
+model then fills in optional parameters, and uppercase placeholders (`CITY`) to 0 of 24.
+
+Size. In formats of ordinary text, the prompt without the list of tools has at most 350 tokens
+(`benchmarks/prompt_size.py`). Each style lists the name, description and parameters of every tool in full. If that
+exceeds the budget, all tools together are reduced to the next tier: first to compact signatures with the first sentence
+of the description, then to names with that sentence. The last tier is never truncated; if it exceeds the model's
+context, `_check_context` rejects the request.
 
 The sections and their headings are parsed by `streamtool.sample`, a stand-in for a model; a test keeps the two
 consistent.
@@ -31,10 +37,10 @@ from streamtool.prompting.one_object import answer_text, is_one_object
 from streamtool.prompting.window import estimate_tokens
 from streamtool.schemas.examples import example_call, schema_of
 from streamtool.schemas.parameters import (
+    described_signature,
     first_sentence,
     literal,
     parameter_list,
-    parameter_notes,
     schema_or_empty,
     signature,
     type_of,
@@ -44,11 +50,11 @@ from streamtool.settings import ModelSettings
 HEADING = "# Tools"
 LIST_HEADING = "## The tools"
 EXAMPLE_HEADING = "## Example"
-SEVERAL = "Several calls in one reply look like this:"
-YOU_WRITE = "You write:"
+YOU_WRITE = "you write:"
 NEXT_MESSAGE = "The next message is:"
-ANSWER = "You have what you need, so you answer:"
-END = "This is the end of the example; the conversation follows."
+ANSWER = "Then you answer:"
+SEVERAL = "If no call needs the result of another, you may write several in one reply:"
+END = "The example ends here."
 EXAMPLE_ID = "call_1"
 EXAMPLE_ANSWER = "Here is what I found."
 
@@ -64,7 +70,7 @@ Tier = Literal["full", "compact", "names"]
 
 def example_result(name: str) -> str:
     """Return the content of the result in the example."""
-    return f"(what {name} gives back)"
+    return f"(the result of {name})"
 
 
 @frozen
@@ -115,7 +121,7 @@ def build_tool_prompt_from_calls(
     tool.
     """
     listed = "\n".join(
-        ["Their parameters are not listed here; call them as in the calls that already stand in this conversation.", ""]
+        ["Their parameters are not listed; call them as earlier in this conversation.", ""]
         + [call.name for call in calls]
     )
     made = ToolPrompt(_text(listed, list(calls), format, model.prompt.results.frame, parallel=parallel), "full")
@@ -150,17 +156,17 @@ def _build(
         if budget is None or len(listed) <= budget:
             break
     if tier == "names":
-        listed = f"Their parameters are not listed here; give arguments by the names that fit.\n\n{listed}"
+        listed = f"Their parameters are not listed; choose names that fit.\n\n{listed}"
     elif tier == "compact" or style == "compact":
-        listed = f"A `?` marks a parameter that may be left out, `=` what it is then.\n\n{listed}"
+        listed = f"`?` marks an optional parameter, `=` its default.\n\n{listed}"
     return ToolPrompt(_text(listed, _examples(tools), format, frame, parallel=parallel), tier)
 
 
 # --- the list of tools -----------------------------------------------------------------------------------------------
 
 
-def _indented(lines: Sequence[str]) -> str:
-    return "\n".join(f"  {line}".rstrip() for text in lines for line in text.split("\n"))
+def _indented(lines: Sequence[str], by: str = "  ") -> str:
+    return "\n".join(f"{by}{line}".rstrip() for text in lines for line in text.split("\n"))
 
 
 def _compact(tool: Tool, format: str) -> str:  # noqa: ARG001 - one signature for all styles
@@ -168,8 +174,8 @@ def _compact(tool: Tool, format: str) -> str:  # noqa: ARG001 - one signature fo
     return "\n".join(
         text
         for text in (
-            signature(tool.name, schema),
-            _indented([t for t in [tool.description.strip()] if t] + parameter_notes(schema) + _extras(tool)),
+            described_signature(tool.name, schema),
+            _indented([*filter(None, [tool.description.strip()]), *_extras(tool)], " "),
         )
         if text
     )
@@ -199,7 +205,7 @@ def _extras(tool: Tool) -> list[str]:
 
 def _compact_entry(tool: Tool) -> str:
     sentence = first_sentence(tool.description)
-    return signature(tool.name, schema_of(tool)) + (f"\n  {sentence}" if sentence else "")
+    return signature(tool.name, schema_of(tool)) + (f"\n {sentence}" if sentence else "")
 
 
 def _name_entry(tool: Tool) -> str:
@@ -224,49 +230,42 @@ def _text(listed: str, calls: Sequence[Call], format: str, frame: str, *, parall
 
 
 _INTRODUCTION = (
-    "You have the tools that are listed below. Writing a call is only a request: you run nothing yourself. "
-    "Somebody else runs the call, and its result comes in the next message. Then you go on, with another call or with "
-    "your final answer."
+    "You can call the tools listed below by writing calls in your reply. You do not run them yourself: the next "
+    "message contains the results."
 )
 
 
 def _rules(format: str, *, parallel: bool) -> str:
+    rules = [
+        "Write a call exactly in the form of the example.",
+        "Call only the listed tools, with their parameters. Never invent a tool.",
+    ]
     if is_one_object(format):
-        room = (
-            "- Each reply is one object and nothing else: a call, or the final answer. One call stands in a reply.\n"
-            "- When no tool fits, or the task is done, give the final answer, in the form that the example shows."
-        )
+        rules += [
+            "Each reply is one object and nothing else: one call, or the final answer. Never write a result yourself.",
+            "If no tool fits or the task is done, write the final answer as in the example.",
+        ]
     else:
-        several = "Several calls may stand in one reply, one after the other, when none of them needs another's result."
-        before = "Write no text" if find_format(format).anchor is Anchor.REPLY else "Text may stand"
-        room = (
-            f"- {before} before a call; after {'your calls' if parallel else 'it'} write nothing more and wait.\n"
-            f"- {several if parallel else 'Write at most one call in a reply.'}\n"
-            "- When no tool fits, or the task is done, answer in plain text."
-        )
-    return (
-        "- Write a call exactly in the form that the example shows; no other form is understood.\n"
-        "- Call only the tools that are listed, by their exact names and with the arguments that they take. "
-        "Never make up a tool.\n"
-        "- Never write a result yourself: results only come to you.\n"
-        f"{room}\n"
-        "- After a result, go on with the task: write the next call if it needs one, else the final answer.\n"
-        "- Say nothing about this mechanism: no remark about calls, their form or these rules."
-    )
+        anchored = find_format(format).anchor is Anchor.REPLY
+        before = "Write no text before a call." if anchored else "Text may precede a call."
+        after = f"After your call{'s' if parallel else ''}, end the reply: never write a result yourself."
+        rules += [f"{before} {after}", *([] if parallel else ["Write at most one call in a reply."])]
+        rules += ["If no tool fits or the task is done, answer in plain text."]
+    rules += [
+        "After a result, write the next call or answer.",
+        "Never mention calls, their form or these rules.",
+    ]
+    return "\n".join(f"- {rule}" for rule in rules)
 
 
 def _example(calls: Sequence[Call], format: str, frame: str, *, parallel: bool) -> str:
     first, second = calls[0], calls[-1]
     lines = [
         EXAMPLE_HEADING,
-        f"The values are made up. The user asks for something that needs {first.name}. {YOU_WRITE}",
+        f"For a request that needs {first.name}, {YOU_WRITE}",
         write([first], format),
         NEXT_MESSAGE,
         _framed(first.name, frame),
-        f"You need one thing more. {YOU_WRITE}",
-        write([second], format),
-        NEXT_MESSAGE,
-        _framed(second.name, frame),
         ANSWER,
         answer_text(EXAMPLE_ANSWER, format),
     ]

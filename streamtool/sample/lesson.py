@@ -86,15 +86,16 @@ class _Signature:
     def parameters(self, closer: str) -> tuple[SampleParameter, ...]:
         read = []
         while not self.skip(closer):
-            name, optional = self.word(), self.skip("?")
-            if not self.skip(": "):
-                raise ValueError(self.text[self.at :])
-            kind = self.type()
-            default = self.value() if self.skip(" = ") else None
-            if name != "[key]":
-                read.append(SampleParameter(name, kind, not optional, default))
+            read.append(self.parameter())
             self.skip(", ")
-        return tuple(read)
+        return tuple(parameter for parameter in read if parameter.name != "[key]")
+
+    def parameter(self) -> SampleParameter:
+        name, optional = self.word(), self.skip("?")
+        if not self.skip(": "):
+            raise ValueError(self.text[self.at :])
+        kind = self.type()
+        return SampleParameter(name, kind, not optional, self.value() if self.skip(" = ") else None)
 
     def type(self) -> Json:
         """Return the first alternative other than null."""
@@ -125,20 +126,32 @@ def read_offers(listed: str) -> tuple[OfferedTool, ...]:
     lines = listed.split("\n")
     if any(line.startswith("**") for line in lines):
         return tuple(_markdown_offers(lines))
-    offers = []
+    return tuple(_signature_offers(lines))
+
+
+def _signature_offers(lines: Sequence[str]) -> Iterator[OfferedTool]:
+    name, parameters = "", list[SampleParameter]()
     for line in lines:
-        if line.startswith('{"name"'):
+        if name and line == ")":
+            yield OfferedTool(name, tuple(parameters))
+            name, parameters = "", []
+        elif name:  # one line per parameter; its description follows the signature
+            parameters.append(_Signature(line, 1).parameter())
+        elif opened := re.fullmatch(r"(\S+)\(", line):
+            name = opened[1]
+        elif line.startswith('{"name"'):
             entry = json.loads(line)
-            line = schema.signature(entry["name"], entry["parameters"])  # noqa: PLW2901  to read both styles in the same way
-        if not line or line.startswith(" "):
-            continue
-        head = re.match(r"(\S+?)\(|(\S+?)(?:: .*)?\Z", line)
-        if head and head[1]:
-            reader = _Signature(line, head.end())
-            offers.append(OfferedTool(head[1], reader.parameters(")")))
-        elif head:
-            offers.append(OfferedTool(head[2]))
-    return tuple(offers)
+            yield _signature_offer(schema.signature(entry["name"], entry["parameters"]))
+        elif line and not line.startswith(" ") and re.match(r"\S+?\(|\S+?(?:: .*)?\Z", line):
+            yield _signature_offer(line)
+
+
+def _signature_offer(line: str) -> OfferedTool:
+    """Return the tool in a line such as `f(a: string)`, or `f: description` if parameters are not listed."""
+    name, opened, _ = line.partition("(")
+    if not opened or " " in name:
+        return OfferedTool(line.partition(": ")[0])
+    return OfferedTool(name, _Signature(line, len(name) + 1).parameters(")"))
 
 
 def _markdown_offers(lines: Sequence[str]) -> Iterator[OfferedTool]:
@@ -185,7 +198,7 @@ def learn(prompt: str) -> Lesson | None:
         return None
     first = _between(example, words.YOU_WRITE, words.NEXT_MESSAGE)
     answer = _between(example, words.ANSWER, words.SEVERAL)
-    frame = _between(example, words.NEXT_MESSAGE, "\n\nYou need one thing more.")
+    frame = _between(example, words.NEXT_MESSAGE, words.ANSWER)
     return Lesson(
         offers,
         _format_of(first, [offer.name for offer in offers]),

@@ -2,8 +2,8 @@
 
     f(a: string, b?: integer = 3, c: "x"|"y", d?: {e: number, f?: string[]})
 
-A signature contains names, order, types, optional parameters (`?`), defaults and enums, but no descriptions;
-`parameter_notes` returns the descriptions. Names that are not plain words are quoted as in JSON. The schema is walked
+A signature contains names, order, types, optional parameters (`?`), defaults and enums. `described_signature` adds the
+descriptions, one parameter per line. Names that are not plain words are quoted as in JSON. The schema is walked
 by `statemachine.schema`. The depth and the number of nodes in one signature are bounded, unreadable parts are shown as
 `any`, and no schema causes an exception. A part is rendered once, however many references lead to it, and the amount of
 repeated text is bounded in proportion to the length of the schema.
@@ -28,6 +28,8 @@ KINDS = 16
 REPEATED = 16 * 1024
 """Number of characters that may be repeated for one tool, in addition to `REPEATS` times the length of its schema."""
 REPEATS = 4
+DESCRIBED = " // "
+"""Text between a parameter and its description."""
 DEFAULT_LENGTH = 80
 """Maximum length of a default that is shown."""
 
@@ -76,9 +78,15 @@ def type_of(schema: Schema) -> str:
     return _SchemaRenderer(schema).type(schema, 1)
 
 
-def parameter_notes(schema: Schema | None) -> list[str]:
-    """Return one line for each parameter with a description: `a: description`."""
-    return [f"{_word(p.name)}: {p.description}" for p in parameters(schema) if p.description]
+def described_signature(name: str, schema: Schema | None) -> str:
+    """Return the tool as `signature` does or, if any parameter has a description, with one line per parameter:
+    ` a: string // description`.
+    """
+    listed = parameters(schema)
+    if not any(parameter.description for parameter in listed):
+        return f"{name}({', '.join(map(_entry, listed))})"
+    lines = [f" {_entry(p)}{DESCRIBED}{p.description}" if p.description else f" {_entry(p)}" for p in listed]
+    return "\n".join([f"{name}(", *lines, ")"])
 
 
 def parameter_list(schema: Schema | None) -> list[str]:

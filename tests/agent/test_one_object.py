@@ -59,8 +59,8 @@ async def test_the_template_contains_the_tools_their_schemas_and_the_forms_of_ac
     request = upstream.requests[0].json
     system = request["messages"][0]
     assert system["role"] == "system"
-    assert "Each reply is one object and nothing else: a call, or the final answer." in system["content"]
-    assert "Never make up a tool." in system["content"]
+    assert "Each reply is one object and nothing else: one call, or the final answer." in system["content"]
+    assert "Never invent a tool." in system["content"]
     assert f'{{"name": "{UPSERT}"' in system["content"]
     assert '"additionalProperties": {"type": "string"}' in system["content"]  # a strict schema
     assert '"action": {"tool": "kom.memory.v1.upsert_memory", "args": ' in system["content"]

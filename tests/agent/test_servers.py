@@ -100,7 +100,7 @@ async def test_one_server_through_a_whole_conversation(server, notes):
                             await anyio.to_thread.run_sync(server.http.start)
                     turns[-1].append(event)
     listed = upstream.requests[0].json["messages"][0]["content"]
-    assert "math.add(a: integer, b: integer)\n  Adds two numbers." in listed
+    assert "math.add(a: integer, b: integer)\n Adds two numbers." in listed
     first, slow, killed, again, final = turns
     assert results(first) == {
         "math.add": ("5", False),

@@ -241,10 +241,10 @@ async def test_tools_are_listed_with_their_schemas():
     assert f"\n{json.dumps(entry)}\n" in system["content"]
     assert '<tool_call>\n{"name": "get_weather", "arguments": {"location": ' in system["content"]
     for rule in (
-        "Writing a call is only a request: you run nothing yourself.",
-        "Say nothing about this mechanism",
-        "When no tool fits, or the task is done, answer in plain text.",
-        "Never make up a tool.",
+        "You do not run them yourself: the next message contains the results.",
+        "Never mention calls, their form or these rules.",
+        "If no tool fits or the task is done, answer in plain text.",
+        "Never invent a tool.",
     ):
         assert rule in system["content"]
     assert user == USER

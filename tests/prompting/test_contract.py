@@ -8,6 +8,7 @@ from support.sweeps import each
 from statemachine import FORMATS, Call, parse, write
 from streamtool.core.conversation import Tool
 from streamtool.core.errors import RequestError
+from streamtool.prompting.one_object import is_one_object
 from streamtool.prompting.tool_prompt import build_tool_prompt, build_tool_prompt_from_calls
 from streamtool.schemas.examples import example_call
 from streamtool.settings import Settings
@@ -44,7 +45,7 @@ def listed(*args, **settings):
 @each("format", FORMATS)
 def test_the_example_reads_back_as_the_call_it_shows(format):
     whole = text(format=format)
-    example = whole.partition("You write:\n\n")[2].partition("\n\nThe next message is:")[0]
+    example = whole.partition("you write:\n\n")[2].partition("\n\nThe next message is:")[0]
     names = {tool.name: tool.parameters or {} for tool in TOOLS}
     visible, calls = parse(example, names, formats=[format])
     assert visible.strip() == ""
@@ -56,34 +57,36 @@ def test_the_example_reads_back_as_the_call_it_shows(format):
 @each("format", FORMATS)
 def test_the_tool_prompt_shows_every_call_exactly_as_written(format):
     whole = text(format=format)
-    assert write([Call("get_weather", '{"location": "some location"}')], format) in whole
-    assert write([Call("now", "{}")], format) in whole
+    calls = [Call("get_weather", '{"location": "some location"}'), Call("now", "{}")]
+    assert write(calls[:1], format) in whole
+    assert is_one_object(format) or write(calls, format) in whole
 
 
 def test_the_tool_prompt_explains_that_a_call_is_a_request_and_the_result_follows():
     whole = text()
-    assert "Writing a call is only a request" in whole
-    assert "its result comes in the next message" in whole
-    assert "Never make up a tool" in whole
+    assert "You do not run them yourself: the next message contains the results." in whole
+    assert "Never invent a tool" in whole
     assert "answer in plain text" in whole
-    assert "Several calls may stand in one reply" in whole
-    assert '<tool_response name="get_weather">\n(what get_weather gives back)\n</tool_response>' in whole
-    assert whole.rstrip().endswith("the conversation follows.")
+    assert "you may write several in one reply" in whole
+    assert '<tool_response name="get_weather">\n(the result of get_weather)\n</tool_response>' in whole
+    assert whole.endswith("The example ends here.")
 
 
 def test_a_single_object_format_has_its_own_final_answer():
     whole = text(format="action_object")
     assert '{"final": {"content": "Here is what I found."}}' in whole
     assert "plain text" not in whole
-    assert "One call stands in a reply" in whole
+    assert "one call, or the final answer" in whole
 
 
 def test_compact_lists_signatures_with_their_notes():
     assert listed() == (
-        "A `?` marks a parameter that may be left out, `=` what it is then.\n\n"
-        'get_weather(location: string, unit?: "c"|"f" = "c")\n'
-        "  Get the weather. It may rain.\n"
-        "  location: City name\n"
+        "`?` marks an optional parameter, `=` its default.\n\n"
+        "get_weather(\n"
+        " location: string // City name\n"
+        ' unit?: "c"|"f" = "c"\n'
+        ")\n"
+        " Get the weather. It may rain.\n"
         "now()"
     )
 
@@ -119,7 +122,7 @@ def test_a_budget_shortens_the_tool_prompt_in_tiers(style):
     compact = build_tool_prompt(TOOLS, "tool_call", model(schema=style, schema_budget=80))
     names = build_tool_prompt(TOOLS, "tool_call", model(schema=style, schema_budget=50))
     assert (whole.tier, compact.tier, names.tier) == ("full", "compact", "names")
-    assert 'get_weather(location: string, unit?: "c"|"f" = "c")\n  Get the weather.\nnow()\n' in compact.text
+    assert 'get_weather(location: string, unit?: "c"|"f" = "c")\n Get the weather.\nnow()\n' in compact.text
     assert "\n\nget_weather: Get the weather.\nnow\n" in names.text
     assert "parameters are not listed" in names.text
 
@@ -145,12 +148,12 @@ def test_another_description_gives_another_tool_prompt():
 
 
 def test_a_custom_tool_takes_its_raw_text_as_input():
-    assert listed((Tool("patch", "Apply it.", custom=True),)).endswith("\n\npatch(input: string)\n  Apply it.")
+    assert listed((Tool("patch", "Apply it.", custom=True),)).endswith("\n\npatch(input: string)\n Apply it.")
 
 
 def test_the_tool_prompt_of_names_refers_to_earlier_calls():
     whole = build_tool_prompt_from_calls([Call("f", '{"a": 1}'), Call("g", "{}")], "tool_call", model()).text
-    assert "call them as in the calls that already stand in this conversation.\n\nf\ng\n" in whole
+    assert "call them as earlier in this conversation.\n\nf\ng\n" in whole
     assert write([Call("f", '{"a": 1}')], "tool_call") in whole
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachine.schema import ANY, SchemaWalker, described_node, types
-from streamtool.schemas.parameters import first_sentence, parameter_list, parameter_notes, parameters, signature
+from streamtool.schemas.parameters import described_signature, first_sentence, parameter_list, parameters, signature
 
 WEATHER = {
     "type": "object",
@@ -84,8 +84,9 @@ def test_a_long_default_is_omitted():
     assert signature("f", {"properties": {"a": {"type": "string", "default": "x" * 100}}}) == "f(a?: string)"
 
 
-def test_notes_are_the_descriptions_on_one_line_each():
-    assert parameter_notes(WEATHER) == ["a: What it is"]
+def test_descriptions_are_on_one_line_each():
+    assert described_signature("f", WEATHER) == 'f(\n a: string // What it is\n b?: integer = 3\n c: "x"|"y"\n)'
+    assert described_signature("f", {"properties": {"a": {}}}) == "f(a?: any)"
 
 
 def test_the_markdown_list_describes_each_parameter_fully():
