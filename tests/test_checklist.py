@@ -229,7 +229,7 @@ def test_a_later_turn_without_the_tools_stays_emulated(place: Place, protocol: s
     assert "# Tools" in prompt[0]["content"]
     assert "get_weather" in prompt[0]["content"]
     assert [message["content"] for message in prompt[2:]] == [
-        WRITTEN if known else '<tool_call>\n{"name": "get_weather", "arguments": {"city":"Oslo"}}\n</tool_call>',
+        WRITTEN if known else '<invoke name="get_weather">\n<parameter name="city">Oslo</parameter>\n</invoke>',
         '<tool_response name="get_weather">\nrain\n</tool_response>',
     ]
     assert place.record(model).mode == "emulate"

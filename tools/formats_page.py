@@ -135,7 +135,7 @@ except for the opt-in formats ($OPTIN$). Their markers occur in ordinary answers
 select or teach them, or if the model's family uses them.
 
 The tool prompt *teaches* the model one format: the [`format` setting](../settings.md#general), or that of its chat
-template or family if it consists of ordinary text, or `tool_call`.
+template or [family](../settings.md#families).
 
 | format | opens with | written by |
 |---|---|---|

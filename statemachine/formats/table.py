@@ -61,7 +61,7 @@ TABLE = (
         openers=("<tool_call{:}>",),
         variants=(Variant(Envelope()),),
         close="</tool_call{:}>",
-        models="Hermes, Qwen 2.5, Qwen 3, Granite 4, K-EXAONE, MiMo-VL, Reka Edge, Bielik 3; taught by default",
+        models="Hermes, Qwen 2.5, Qwen 3, Granite 4, K-EXAONE, MiMo-VL, Reka Edge, Bielik 3",
         about="There may be several blocks in a row, a block may contain an array of calls or several calls, the last "
         "block may lack its closer, and a call without arguments has `{}`.",
     ),
@@ -78,7 +78,7 @@ TABLE = (
         openers=("<{ns}invoke{ }",),
         variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
-        models="Claude",
+        models="Claude; taught by default",
         about="`<function_calls>` or `<tool_calls>` may enclose the calls, and `<parameter_list>` the parameters; any "
         "tag may have a namespace prefix; quotes may be double, single or missing. The attribute style, `<invoke "
         'name="f" city="Paris"/>`, is accepted too. Values are taken verbatim, including their newlines.',

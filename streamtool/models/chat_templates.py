@@ -101,12 +101,10 @@ class Recognised:
 
     @property
     def taught(self) -> str | None:
-        """The format to teach: the model's own if it consists of ordinary text, or `tool_call` if it does not. None if
-        no format was recognized.
+        """The model's own format if it consists of ordinary text. None if it does not, or was not recognized: then the
+        family's format is taught.
         """
-        if self.format is None:
-            return None
-        return self.format if is_teachable(self.format) else "tool_call"
+        return self.format if self.format is not None and is_teachable(self.format) else None
 
 
 def recognise(template: str, for_tools: str = "") -> Recognised:

@@ -29,7 +29,7 @@ from streamtool.probe.findings import (
 from streamtool.protocols.table import PROTOCOLS
 from streamtool.settings import UpstreamSettings
 
-TAUGHT: Final = ("tool_call", "invoke", "qwen3_coder", "fenced", "labelled", "object")
+TAUGHT: Final = ("invoke", "tool_call", "qwen3_coder", "fenced", "labelled", "object")
 """Formats to try, after the format of the model's family."""
 MARKERS: Final = (
     "<tool_call>",

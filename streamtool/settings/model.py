@@ -76,7 +76,7 @@ class ModelSettings:
     template: str = "chatml"
     forcing: ForcingSetting = "auto"
     mode: Mode = "emulate"
-    format: str = "tool_call"
+    format: str = UNKNOWN.format
     """The taught format, with `auto` resolved."""
     formats: tuple[str, ...] | None = None
     """Formats to recognize in addition to the taught one; None means all that are enabled by default."""
@@ -176,9 +176,9 @@ class ModelSettings:
             known = evolve(known, calls_in_reasoning=(*self.calls_in_reasoning, recognised.format))
         if recognised.described and self.training.teaches_described and recognised.format is not None:
             return known.teaching(recognised.format, BY_SETTING)
-        taught = recognised.taught
-        if taught is None or not self.automatic:
+        if recognised.format is None or not self.automatic:
             return known
+        taught = recognised.taught or self.training.family.format
         special = "" if taught == recognised.format else f", a marker of {recognised.format}, which uses special tokens"
         if recognised.described:
             special = "" if taught == recognised.format else f", whose format, {recognised.format}, uses special tokens"

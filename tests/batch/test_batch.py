@@ -186,7 +186,7 @@ def test_recordings(tmp_path: Path):
     first, *more = one.read_bytes().splitlines(keepends=True)
     one.write_bytes(first + b'{"type": "text", "parser": 9, "text": "x"}\n' + b"".join(more))
     other.write_bytes(other.read_bytes()[:-30])  # the process was killed
-    third.write_bytes(third.read_bytes().replace(b'"formats":["tool_call"]', b'"formats":["invoke"]'))
+    third.write_bytes(third.read_bytes().replace(b'"formats":["tool_call","invoke"]', b'"formats":["invoke"]'))
     bad, cut, invoked = lines(command("recordings", "--jobs", "1", cwd=tmp_path).stdout)
     assert "not a line of a recording" in bad["error"]
     assert cut["calls"][0]["name"] == "ping"

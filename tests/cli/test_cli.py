@@ -321,10 +321,10 @@ def test_interrupted_parse_exits_with_130():
 
 def test_prompt_prints_the_prompt_for_the_model(run):
     code, out, err = run("prompt", "-", given=json.dumps(REQUEST).encode())
-    assert (code, err) == (0, "streamtool: format tool_call: default\n")
+    assert (code, err) == (0, "streamtool: format invoke: default\n")
     assert out.startswith("── system ──\nBe brief.\n\n# Tools\n")
     assert out.endswith("── user ──\nPing it.\n")
-    assert write([Call("ping", "{}")], "tool_call") in out
+    assert write([Call("ping", "{}")], "invoke") in out
 
 
 @each("format_", FORMATS)
@@ -344,7 +344,7 @@ def test_prompt_notes_dropped_features(run):
     orphan = {"role": "tool", "tool_call_id": "x", "content": "what?"}
     request = REQUEST | {"messages": [*REQUEST["messages"], orphan, {"role": "user", "content": "Hm."}]}
     code, _, err = run("prompt", "-", given=json.dumps(request).encode())
-    assert (code, err) == (0, "streamtool: format tool_call: default\nstreamtool: note: result x has no call\n")
+    assert (code, err) == (0, "streamtool: format invoke: default\nstreamtool: note: result x has no call\n")
 
 
 def test_prompt_names_tools_left_out_and_the_reasons(run):
@@ -361,7 +361,7 @@ def test_prompt_reads_the_requests_of_every_client_protocol(run, protocol):
     for name in dialects.ALL_CLIENTS if protocol is None else [protocol]:
         given = json.dumps(dialects.write(name, ask)).encode()
         code, out, err = run("prompt", "-", *(["--protocol", protocol] if protocol else []), given=given)
-        assert (code, err) == (0, "streamtool: format tool_call: default\n")
+        assert (code, err) == (0, "streamtool: format invoke: default\n")
         assert "Be brief." in out
         printed.add(out)
     assert len(printed) == 1
@@ -683,7 +683,7 @@ def test_the_curl_command_printed_by_serve_works(server, stop, code, monkeypatch
     child.send_signal(stop)
     _, err = child.communicate()
     assert child.returncode == code
-    assert re.fullmatch(r"streamtool: sample: tools 1, calls 1 \(tool_call\) \(\d+\.\d\d s\)\n", err)
+    assert re.fullmatch(r"streamtool: sample: tools 1, calls 1 \(invoke\) \(\d+\.\d\d s\)\n", err)
 
 
 def test_serve_reports_a_port_in_use(run):

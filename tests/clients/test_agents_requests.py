@@ -84,7 +84,7 @@ async def answered(
 ) -> tuple[bytes, Recorded]:
     """Return the valid stream for the agent if the upstream writes `text`, and the request to the upstream."""
     app = ScriptedUpstream(said(upstream, text))
-    middleware = ToolMiddleware(app, app_protocol=upstream, roles=roles)
+    middleware = ToolMiddleware(app, app_protocol=upstream, roles=roles, format="tool_call")
     status, body, headers = await asked(middleware, request)
     assert status == 200, body
     assert_valid(VALID[request.protocol](body, request.body, headers=headers))
@@ -371,7 +371,7 @@ def told(kind: str, key: str) -> Callable[[Any], str]:
 async def watched(request: AgentRequest, text: str) -> tuple[bytes, Watched]:
     """Return the valid stream for `text`, which the upstream sends four characters at a time."""
     upstream = Watched(said("chat", text))
-    app = ToolMiddleware(upstream, app_protocol="chat")
+    app = ToolMiddleware(upstream, app_protocol="chat", format="tool_call")
     status, body, headers = await asked(upstream.before(app), request)
     assert status == 200
     assert_valid(VALID[request.protocol](body, request.body, headers=headers))
@@ -462,7 +462,7 @@ async def test_a_truncated_patch_is_not_a_complete_call():
     written = [json.dumps(character)[1:-1] for character in text]
     cut = text[: bisect_right(piece_ends(written, end - 1_000), end)]
     app = ScriptedUpstream(said("chat", model[:end], "length"))
-    status, body, headers = await asked(ToolMiddleware(app, app_protocol="chat"), request)
+    status, body, headers = await asked(ToolMiddleware(app, app_protocol="chat", format="tool_call"), request)
     assert status == 200
     assert_valid(validate_responses_stream(body, request.body, headers=headers))
     response = events(body)[-1]["response"]
@@ -511,7 +511,7 @@ async def test_the_grammar_of_a_custom_tool_is_in_the_prompt():
 def proxy(*scripts: Script, protocol: str = "chat", **settings: Any) -> tuple[Proxy, ScriptedUpstream]:
     upstream = ScriptedUpstream(*scripts)
     given = UpstreamSettings(name="up", url="http://up.test", protocol=protocol)  # type: ignore[arg-type]
-    return Proxy(Settings(upstreams={"up": given}, **settings), apps={"up": upstream}), upstream
+    return Proxy(Settings(upstreams={"up": given}, format="tool_call", **settings), apps={"up": upstream}), upstream
 
 
 def told_json(value: Any, status: int = 200) -> Script:
@@ -650,7 +650,7 @@ async def test_over_the_network_the_count_uses_the_clients_key_and_betas():
         return httpx.Response(200, json={"input_tokens": 7})
 
     given = UpstreamSettings(name="up", url="http://up.test", protocol="messages")
-    app = Proxy(Settings(upstreams={"up": given}), transport=httpx.MockTransport(answer))
+    app = Proxy(Settings(upstreams={"up": given}, format="tool_call"), transport=httpx.MockTransport(answer))
     assert await counted(app, to_count()) == 7
     [sent] = seen
     assert str(sent.url).partition("?")[0] == "http://up.test/v1/messages/count_tokens"
@@ -725,7 +725,7 @@ async def test_compressed_bodies_are_accepted(name: str, encoding: str):
     packed = gzip.compress(request.data) if encoding == "gzip" else zlib.compress(request.data)
     headers = (*request.headers, (b"Content-Encoding", encoding.encode()), (b"content-length", b"%d" % len(packed)))
     app = ScriptedUpstream(said("ollama", calling(*request.call)))
-    middleware = ToolMiddleware(app, app_protocol="ollama")
+    middleware = ToolMiddleware(app, app_protocol="ollama", format="tool_call")
     status, body, found = await fetched(middleware, "POST", PATHS[request.protocol], packed, headers)
     assert status == 200
     assert_valid(VALID[request.protocol](body, request.body, headers=found))
@@ -762,7 +762,7 @@ async def test_a_body_that_does_not_match_its_encoding_is_rejected(name: str):
         (request.data, b"br"),
     ):
         headers = (*request.headers, (b"content-encoding", encoding))
-        middleware = ToolMiddleware(app, app_protocol="chat")
+        middleware = ToolMiddleware(app, app_protocol="chat", format="tool_call")
         status, data, _ = await fetched(middleware, "POST", PATHS[request.protocol], body, headers)
         assert status in {400, 415}
         assert_valid(errors[request.protocol](data))
@@ -792,7 +792,7 @@ async def test_a_picture_in_a_result_reaches_an_upstream_with_vision(protocol: s
         ]
         request.body["input"][-1] = {**request.body["input"][-1], "output": parts}
     app = ScriptedUpstream(said("chat", calling(*request.call)))
-    status, body, _ = await asked(ToolMiddleware(app, app_protocol="chat"), request)
+    status, body, _ = await asked(ToolMiddleware(app, app_protocol="chat", format="tool_call"), request)
     assert status == 200
     assert read(protocol, body, stream=True).parts == (WORDS, request.call)
     last = app.requests[0].json["messages"][-1]["content"]

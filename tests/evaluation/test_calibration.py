@@ -139,7 +139,7 @@ def test_serve_teaches_the_format_that_eval_has_found(tmp_path, monkeypatch, cap
 def measured_at(url: str, **fields: Any) -> Settings:
     known = Calibration(
         **{"model": "made-up", "match": "*", "url": url, "protocol": "chat", "date": "2026-12-01", "mode": "emulate",
-           "cases": 40, "right": 30, "version": "1.0", "server": "vLLM 1.0", "format": "invoke", "schema": "compact"}
+           "cases": 40, "right": 30, "version": "1.0", "server": "vLLM 1.0", "format": "tool_call", "schema": "compact"}
         | fields
     )  # fmt: skip
     return Settings(
@@ -160,7 +160,7 @@ def test_a_calibration_of_another_version_or_model_is_not_applied(version, model
         sentence = f"the calibration of made-up is not used: {reason.format(url=upstream.url)}"
         assert caplog.messages == [f"{sentence}; measure it again with `streamtool eval {upstream.url}`"]
         httpx.post(f"{proxy.url}/v1/chat/completions", json=ASKS, trust_env=False, timeout=60)
-        assert taught_format(model.prompts[-1][0]["content"]) == "tool_call"
+        assert taught_format(model.prompts[-1][0]["content"]) == "invoke"
 
 
 @pytest.mark.parametrize(("version", "fields"), [
@@ -175,7 +175,7 @@ def test_a_calibration_is_kept_if_the_server_reports_nothing_else(version, field
         last = "/version" if version is None else "/v1/models"
         wait_for(lambda: last in model.paths, "the server is asked")
         httpx.post(f"{proxy.url}/v1/chat/completions", json=ASKS, trust_env=False, timeout=60)
-        assert taught_format(model.prompts[-1][0]["content"]) == "invoke"
+        assert taught_format(model.prompts[-1][0]["content"]) == "tool_call"
     assert not any("calibration" in message for message in caplog.messages)
 
 

@@ -252,7 +252,7 @@ async def test_stored_text_is_not_reused_for_a_message_with_another_meaning(clie
         async with stream_asgi(app, PATHS[client], body=json.dumps(body).encode(), headers=headers) as reply:
             got = read(client, b"".join([piece async for piece in reply]), stream=True)
     assert (written in prompts[1]) == (change == "nothing")
-    assert f'"name": "{name}"' in prompts[1] or change == "nothing"
+    assert f'<invoke name="{name}">' in prompts[1] or change == "nothing"
 
 
 def conversation(shelf: Shelf, *turns: Any, tools: tuple[Any, ...] = ()) -> Exchange:
@@ -290,4 +290,4 @@ def test_entries_of_another_version_are_ignored(kept: bytes):
     shelf = Shelf()
     shelf.remember(transcript_key("call_1"), kept)
     asked = conversation(shelf, ("user", "Go."), ("call", "call_1", "look", {}), ("result", "call_1", "ok"))
-    assert '"name": "look"' in prompt_of(json.loads(asked.request().body))
+    assert '<invoke name="look">' in prompt_of(json.loads(asked.request().body))

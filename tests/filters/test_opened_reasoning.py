@@ -233,7 +233,7 @@ async def test_a_forced_call_is_found_in_reasoning_that_was_never_closed():
 
 @both
 async def test_a_prefilled_call_has_no_reasoning_before_it():
-    settings = Settings(reasoning_open=True, app_forcing="prefill", app_protocol="chat")
+    settings = Settings(reasoning_open=True, app_forcing="prefill", app_protocol="chat", format="tool_call")
     talk, got = await talked('ping", "arguments": {"x": 1}}\n</tool_call>', settings=settings, tool_choice="required")
     assert talk.upstream.requests[0].json["messages"][-1]["role"] == "assistant"
     assert got == [("call", "ping")]

@@ -57,7 +57,7 @@ class ModelClient:
         self.records: list[Record] = []
         self.app = ToolMiddleware(
             self.upstream,
-            settings=Settings(app_protocol=upstream, app_forcing=forcing, **settings),
+            settings=Settings(app_protocol=upstream, app_forcing=forcing, **{"format": "tool_call", **settings}),
             on_exchange=self.records.append,
         )
 

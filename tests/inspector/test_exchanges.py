@@ -99,7 +99,7 @@ async def test_a_possible_stop_sequence_is_a_reason_for_buffering():
 
 @both
 async def test_the_prompt_is_marked_and_shows_its_cached_part():
-    app = inspected(model(CALL, "It rains."))
+    app = inspected(model(CALL, "It rains."), format="tool_call")
     await ask(app)
     call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
     messages = [

@@ -548,7 +548,7 @@ async def test_a_span_follows_the_semantic_conventions():
         "streamtool.tool_prompt": True,
         "streamtool.history": False,
         "streamtool.turn": "first decision",
-        "streamtool.format": "tool_call",
+        "streamtool.format": "invoke",
         "streamtool.tools": 2,
         "streamtool.calls": 1,
         "streamtool.formats": ("tool_call",),
@@ -608,7 +608,7 @@ def test_the_proxy_serves_metrics_to_clients_with_a_key():
         assert client.post("/metrics", headers=right).status_code == 405
     assert wrong.status_code == 401
     assert page.headers["content-type"].startswith("text/plain; version=")
-    assert 'streamtool_calls_total{format="tool_call"}' in page.text
+    assert 'streamtool_calls_total{format="invoke"}' in page.text
     assert "process_cpu_seconds_total" in page.text or sys.platform != "linux"
     for secret in (PROMPT, KEY, "get_weather"):
         assert secret not in page.text

@@ -222,7 +222,9 @@ async def test_exchanges_with_retries_and_options_replay(folder, case, stream, r
 @both
 async def test_a_call_that_begins_in_the_prompt_replays(folder, replay):
     upstream = ScriptedUpstream(said("completions", CALL.partition('"arguments":')[2]))
-    app = ToolMiddleware(upstream, app_protocol="completions", settings=Settings(recordings=str(folder)))
+    app = ToolMiddleware(
+        upstream, app_protocol="completions", settings=Settings(recordings=str(folder), format="tool_call")
+    )
     got = await talk(app, Ask(ASK.turns, TOOLS[:1], choice="required"))
     assert got.parts == (("ping", '{"x": 1}'),)
     (path,) = files(folder)

@@ -52,7 +52,7 @@ ASKED = {
     "gemini": "/v1beta/models/fake:streamGenerateContent",
     "completions": "/v1/completions",
 }
-ALL = ("tool_call", "invoke", "qwen3_coder", "fenced", "labelled", "object")
+ALL = ("invoke", "tool_call", "qwen3_coder", "fenced", "labelled", "object")
 PARIS = '{"city": "Paris"}'
 
 both = pytest.mark.anyio
@@ -225,7 +225,7 @@ async def test_the_sample_model():
     assert findings.prefill == ProbeAnswer("no", "You said: The animal is called a zeb")
     assert set(findings.markers.values()) == {"yes"}
     assert findings.formats == tuple(Taught(name, "obeyed", 1) for name in ALL)
-    assert (findings.format, findings.system_role, findings.requests) == ("tool_call", True, 16)
+    assert (findings.format, findings.system_role, findings.requests) == ("invoke", True, 16)
     assert asked[:3] == ["protocol", "streaming", "native tools"]
     assert asked[-1] == "format object"
 
@@ -291,7 +291,7 @@ async def test_a_lost_system_message_is_detected_by_trying_without_one(serve):
     findings = await found(serve(ScriptedUpstream(Fake(system="lost", tools="ignored"))))
     assert findings.system.word == "no"
     assert not findings.system_role
-    assert findings.format == "tool_call"
+    assert findings.format == "invoke"
 
 
 @both
@@ -334,7 +334,7 @@ async def test_an_ignored_schema_is_reported(serve, protocol):
 async def test_an_upstream_that_does_not_stream(serve):
     findings = await found(serve(ScriptedUpstream(Fake(streams=False, tools="ignored"))))
     assert (findings.stream.word, findings.stream.pieces) == ("whole", 1)
-    assert findings.format == "tool_call"
+    assert findings.format == "invoke"
 
 
 @both
@@ -350,7 +350,7 @@ async def test_a_stream_that_arrives_all_at_the_same_time_is_buffered(serve):
 async def test_an_upstream_without_a_token_limit_is_asked_without_one(serve):
     upstream = ScriptedUpstream(Fake(limits=False))
     findings = await found(serve(upstream))
-    assert findings.format == "tool_call"
+    assert findings.format == "invoke"
     assert "max_tokens" not in upstream.requests[-1].json
 
 
@@ -481,7 +481,7 @@ async def test_a_single_failure_is_reported_and_probing_continues(serve):
     findings = await found(serve(ScriptedUpstream(limited)))
     assert findings.system == ProbeAnswer("failed", "slow down")
     assert findings.system_role
-    assert findings.format == "tool_call"
+    assert findings.format == "invoke"
 
 
 # --- the settings ----------------------------------------------------------------------------------------------------
@@ -552,7 +552,7 @@ def test_a_model_with_native_calls_keeps_its_tools():
 def test_without_an_obeyed_format_none_is_set():
     text, settings = settings_of(findings(formats=(Taught("invoke", "no call"),)))
     assert "# no format was obeyed" in text
-    assert settings.for_model("fake").format == "tool_call"
+    assert settings.for_model("fake").format == "invoke"
 
 
 def test_the_template_for_completions_is_set():
@@ -564,7 +564,7 @@ def test_the_template_for_completions_is_set():
 def test_every_model_name_is_matched_only_by_its_own_rule(name):
     _, settings = settings_of(findings(model=name))
     assert settings.for_model(name).format == "fenced"
-    assert settings.for_model(f"{name}x").format == "tool_call"
+    assert settings.for_model(f"{name}x").format == "invoke"
     assert "\n" not in toml(name)
 
 
@@ -593,9 +593,9 @@ def test_the_command_prints_a_table_and_settings(run):
     table, _, settings = out.partition("\n# Settings for this upstream\n")
     assert (code, err) == (0, "")
     assert "upstream            sample, speaks chat, lists 1 model\n" in table
-    assert "format tool_call    obeyed\n" in table
+    assert "format invoke       obeyed\n" in table
     assert "requests            16 sent\n" in table
-    assert load(settings).for_model("sample").format == "tool_call"
+    assert load(settings).for_model("sample").format == "invoke"
 
 
 def test_the_command_prints_json(run, serve, monkeypatch):
@@ -606,7 +606,7 @@ def test_the_command_prints_json(run, serve, monkeypatch):
     assert (code, err) == (0, "")
     assert found["protocol"] == "ollama"
     assert found["tools"] == {"word": "denied", "format": None, "said": "fake does not support tools"}
-    assert found["formats"][0] == {"format": "tool_call", "word": "obeyed", "obeyed": 2, "tries": 2, "said": ""}
+    assert found["formats"][0] == {"format": "invoke", "word": "obeyed", "obeyed": 2, "tries": 2, "said": ""}
     assert load(found["settings"], {"THE_KEY": "x"}).upstreams["local"].key == "x"
     assert "sk-secret" not in out
 

@@ -259,7 +259,7 @@ async def test_calls_and_results_of_a_toolset_are_history():
     assert "tab t1 (active): A page https://a.test/" in prompt
     assert "tab_opened t1" in prompt
     assert "data:image/png;base64,iVBORw0KGgo=" in prompt
-    assert '\\"name\\": \\"browser.screenshot\\"' in prompt
+    assert '<invoke name=\\"browser.screenshot\\">' in prompt
 
 
 @both
@@ -487,7 +487,7 @@ async def test_a_call_and_its_result_are_history(typed):
     items, upstream = await responded(wishing(typed.tool, input=history), "Done.")
     assert [item["type"] for item in items] == ["message"]
     contents = [message["content"] for message in upstream.requests[0].json["messages"]]
-    assert any(f'"name": "{typed.name}"' in str(content) for content in contents[1:])
+    assert any(f'<invoke name="{typed.name}">' in str(content) for content in contents[1:])
     assert any(typed.said in str(content).replace("\\n", "\n") for content in contents[1:])
 
 

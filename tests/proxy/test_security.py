@@ -364,7 +364,7 @@ def test_a_wrong_key_over_a_socket(server: Served, upstream: ScriptedUpstream):
 @both
 async def test_overrides_in_headers_apply_only_if_allowed():
     headers = [JSON, (b"x-streamtool-mode", b"native"), (b"x-streamtool-format", b"react")]
-    for allowed, mode, format_ in ((False, "emulate", "tool_call"), (True, "native", "react")):
+    for allowed, mode, format_ in ((False, "emulate", "invoke"), (True, "native", "react")):
         records: list[Record] = []
         app = Proxy(Settings(allow_overrides=allowed), on_exchange=records.append)
         await ask(app, body=asked(), headers=headers)

@@ -24,14 +24,14 @@ MEASURED = Calibration(
     right=142,
     version="1.0",
     server="vLLM 1.0",
-    format="invoke",
+    format="tool_call",
     schema="json",
-    next="tool_call",
+    next="invoke",
     next_cases=50,
     next_right=26,
 )
 NATIVE = evolve(MEASURED, mode="native", format=None, schema=None)
-REASON = "measured 2026-12-01: right in 71 % of 200 cases, next tool_call in 52 %"
+REASON = "measured 2026-12-01: right in 71 % of 200 cases, next invoke in 52 %"
 UPSTREAM = {"local": UpstreamSettings(name="local", url=URL)}
 
 
@@ -88,9 +88,9 @@ def test_an_error_names_the_entry(text, message):
 
 def test_a_calibration_applies_if_nothing_is_set():
     settings = loaded()
-    assert used(settings) == ("emulate", "invoke", "json")
+    assert used(settings) == ("emulate", "tool_call", "json")
     assert settings.for_model("any").training.reason == REASON
-    assert used(Settings(upstreams=UPSTREAM, calibrations=(NATIVE,))) == ("native", "tool_call", "compact")
+    assert used(Settings(upstreams=UPSTREAM, calibrations=(NATIVE,))) == ("native", "invoke", "compact")
 
 
 def test_a_reason_without_another_variant_ends_earlier():
@@ -99,16 +99,16 @@ def test_a_reason_without_another_variant_ends_earlier():
 
 @each("toml", ['mode = "emulate"', 'format = "auto"', 'schema = "compact"'])
 def test_a_calibration_does_not_apply_if_mode_format_or_schema_is_set_even_to_the_default(toml):
-    assert used(loaded(toml)) == ("emulate", "tool_call", "compact")
+    assert used(loaded(toml)) == ("emulate", "invoke", "compact")
     name, _, value = toml.partition(" = ")
-    assert used(loaded(**{name: value.strip('"')})) == ("emulate", "tool_call", "compact")
-    assert used(with_options(loaded(), {name: value.strip('"')})) == ("emulate", "tool_call", "compact")
+    assert used(loaded(**{name: value.strip('"')})) == ("emulate", "invoke", "compact")
+    assert used(with_options(loaded(), {name: value.strip('"')})) == ("emulate", "invoke", "compact")
     assert used(load("", {f"STREAMTOOL_{name.upper()}": value.strip('"')}, {}, [MEASURED])) == used(Settings())
-    assert used(loaded(f'[[model]]\nmatch = "*"\n{toml}'))[1] == "tool_call"
+    assert used(loaded(f'[[model]]\nmatch = "*"\n{toml}'))[1] == "invoke"
 
 
 def test_a_rule_that_sets_none_of_them_keeps_the_calibration():
-    assert used(loaded('[[model]]\nmatch = "*"\nuse = "small"\ncontext = 4096')) == ("emulate", "invoke", "json")
+    assert used(loaded('[[model]]\nmatch = "*"\nuse = "small"\ncontext = 4096')) == ("emulate", "tool_call", "json")
 
 
 def test_a_calibration_applies_only_to_its_url_and_model():
@@ -116,16 +116,16 @@ def test_a_calibration_applies_only_to_its_url_and_model():
     assert used(Settings(upstreams=other, calibrations=(MEASURED,))) == used(Settings())
     assert used(Settings(calibrations=(MEASURED,))) == used(Settings())
     named = Settings(upstreams=UPSTREAM, calibrations=(evolve(MEASURED, match="small"),))
-    assert used(named, "small")[1] == "invoke"
-    assert used(named, "large")[1] == "tool_call"
+    assert used(named, "small")[1] == "tool_call"
+    assert used(named, "large")[1] == "invoke"
     aliased = evolve(named, models=(ModelRule(match="alias", use="small"),))
-    assert used(aliased, "alias")[1] == "invoke"
+    assert used(aliased, "alias")[1] == "tool_call"
 
 
 def test_the_calibration_with_the_models_name_precedes_later_ones():
     large = evolve(MEASURED, model="large", format="tag")
     both = Settings(upstreams=UPSTREAM, calibrations=(MEASURED, large))
-    assert [used(both, name)[1] for name in ("small", "large", "any")] == ["invoke", "tag", "tag"]
+    assert [used(both, name)[1] for name in ("small", "large", "any")] == ["tool_call", "tag", "tag"]
 
 
 def test_a_chat_template_does_not_override_a_measured_format():
@@ -133,8 +133,8 @@ def test_a_chat_template_does_not_override_a_measured_format():
     told = recognise("<tool_call>\n<function=f>\n<parameter=p>\n</parameter></function></tool_call>")
     assert told.taught == "qwen3_coder"
     assert not model.looks_for_template
-    assert model.with_template(told).format == "invoke"
-    assert model.continuing_in("tag").format == "invoke"
+    assert model.with_template(told).format == "tool_call"
+    assert model.continuing_in("tag").format == "tool_call"
     assert model.with_own_format.with_template(told).format == "qwen3_coder"  # demanded by a request's header
 
 

@@ -328,15 +328,15 @@ def test_a_flag_that_may_be_auto_is_read_from_every_source():
     assert load(None, {"STREAMTOOL_CALLS_IN_REASONING": "auto"}).calls_in_reasoning == "auto"
 
 
-def test_a_model_of_an_unknown_family_is_taught_tool_call():
-    assert Settings().for_model("llama").format == "tool_call"
-    assert Settings().for_model("claude-sonnet").format == "invoke"
+def test_a_model_of_an_unknown_family_is_taught_invoke():
+    assert Settings().for_model("llama").format == "invoke"
+    assert Settings().for_model("granite-4").format == "tool_call"
     assert Settings().for_model("llama").upstream is None
 
 
 def test_the_taught_format_is_always_parsed():
     assert Settings().for_model("x").listened_formats is None
-    assert Settings(formats=("object",)).for_model("x").listened_formats == ("object", "tool_call")
+    assert Settings(formats=("object",)).for_model("x").listened_formats == ("object", "invoke")
     strict = Settings(format="action_object").for_model("x").listened_formats
     assert strict is not None
     assert {"action_object", "tool_call", "fenced"} <= set(strict)

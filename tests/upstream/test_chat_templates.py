@@ -109,14 +109,14 @@ def test_the_template_of_a_model_rule_takes_precedence_over_the_general_one(tmp_
         chat_template=str(tmp_path / "qwen.jinja"),
         models=[
             {"match": "mini*", "chat_template": str(tmp_path / "minimax.jinja")},
-            {"match": "set*", "format": "invoke"},
+            {"match": "set*", "format": "tag"},
             {"match": "none*", "chat_template": "none"},
         ],
     )
     assert formats(settings, "mini-1", "set-1", "none-1", "other", "claude-opus") == [
         ("minimax_m2", "from the template: contains `<minimax:tool_call>`"),
-        ("invoke", "by setting"),
-        ("tool_call", "default"),
+        ("tag", "by setting"),
+        ("invoke", "default"),
         ("qwen3_coder", "from the template: contains `<parameter=`"),
         ("qwen3_coder", "from the template: contains `<parameter=`"),
     ]
@@ -130,8 +130,10 @@ def formats(settings: Settings, *models: str) -> list[tuple[str, str]]:
 
 def test_a_format_of_special_tokens_is_parsed_but_not_taught(tmp_path: Any):
     (tmp_path / "t.jinja").write_text(MISTRAL)
-    assert formats(Settings(chat_template=str(tmp_path / "t.jinja")), "claude") == [
-        ("tool_call", "from the template: contains `[TOOL_CALLS]`, a marker of mistral, which uses special tokens")
+    reason = "from the template: contains `[TOOL_CALLS]`, a marker of mistral, which uses special tokens"
+    assert formats(Settings(chat_template=str(tmp_path / "t.jinja")), "x", "gpt-oss-20b") == [
+        ("invoke", reason),
+        ("tool_code", reason),
     ]
     (tmp_path / "t.jinja").write_text(">>>all")
     settings = Settings(chat_template=str(tmp_path / "t.jinja"))
@@ -141,9 +143,9 @@ def test_a_format_of_special_tokens_is_parsed_but_not_taught(tmp_path: Any):
 
 def test_without_a_format_in_the_template_the_model_name_decides(tmp_path: Any):
     (tmp_path / "t.jinja").write_text(OPENS)
-    assert formats(Settings(chat_template=str(tmp_path / "t.jinja")), "claude-x", "x") == [
-        ("invoke", "from the name: family claude"),
-        ("tool_call", "default"),
+    assert formats(Settings(chat_template=str(tmp_path / "t.jinja")), "trinity-x", "x") == [
+        ("qwen3_coder", "from the name: family trinity"),
+        ("invoke", "default"),
     ]
 
 
@@ -220,7 +222,7 @@ async def test_the_first_request_uses_the_model_name_and_the_next_the_template(n
     with server(props, show) as (upstream, served):
         app = Proxy(Settings(upstreams={"u": {"url": served.url + base}}))
         try:
-            assert await taught(app) == "tool_call"
+            assert await taught(app) == "invoke"
             assert await taught(app) == "qwen3_coder"
             assert await taught(app) == "qwen3_coder"
         finally:
@@ -280,7 +282,7 @@ async def test_a_stalled_server_delays_no_request():
         try:
             with anyio.fail_after(3):
                 for _ in range(2):
-                    assert await taught(app) == "tool_call"
+                    assert await taught(app) == "invoke"
         finally:
             await app.aclose()
 
@@ -320,7 +322,7 @@ async def test_no_template_is_requested_if_it_cannot_be_used(name: str):
 @both
 async def test_a_wrapped_app_is_not_asked():
     upstream = ScriptedUpstream(text("Hi."))
-    assert await taught(ToolMiddleware(upstream)) == "tool_call"
+    assert await taught(ToolMiddleware(upstream)) == "invoke"
     assert [request.path for request in upstream.requests] == [PATH]
 
 
@@ -359,7 +361,7 @@ async def test_templates_are_learned_per_client_key(first: str):
         app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
         try:
             keys = (first, "right", first, "right")
-            assert [await taught_to(app, key) for key in keys] == ["tool_call", "qwen3_coder"] * 2
+            assert [await taught_to(app, key) for key in keys] == ["invoke", "qwen3_coder"] * 2
         finally:
             await app.aclose()
     assert upstream.asked == [first, first, "right"]
@@ -455,7 +457,7 @@ async def test_the_list_of_models_shows_the_taught_format_and_the_reason():
 
 @both
 async def test_a_conversation_keeps_its_initial_format():
-    call = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
+    call = '<invoke name="ping">\n</invoke>'
     with server(LLAMA, NOT_FOUND, text(call)) as (upstream, served):
         app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
         templates = app._templates
@@ -465,7 +467,7 @@ async def test_a_conversation_keeps_its_initial_format():
             await templates.learn(app.settings.for_model("some-model"))
             result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "pong"}
             history = [*ASKED["messages"], message, result]  # type: ignore[misc]  # it is a list
-            assert await taught(app, messages=history) == "tool_call"
+            assert await taught(app, messages=history) == "invoke"
             assert call in json.loads(upstream.requests[-1].body)["messages"][-2]["content"]
             assert await taught(app) == "qwen3_coder"
         finally:
@@ -527,7 +529,7 @@ async def test_an_internal_error_while_asking_breaks_no_request(
     with server(LLAMA) as (_, served):
         app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
         try:
-            assert await taught(app) == "tool_call"
+            assert await taught(app) == "invoke"
         finally:
             await app.aclose()
     assert "could not be requested" in caplog.text
@@ -541,7 +543,7 @@ def test_prompt_shows_the_taught_format_and_the_reason(tmp_path: Any, capsys: py
     (tmp_path / "s.toml").write_text(f'chat_template = "{tmp_path / "t.jinja"}"\n')
     (tmp_path / "r.json").write_text(json.dumps(ASKED))
     for flags, sentence in (
-        ([], "format tool_call: default"),
+        ([], "format invoke: default"),
         (["--config", str(tmp_path / "s.toml")], "format qwen3_coder: from the template: contains `<parameter=`"),
         (["--format", "invoke"], "format invoke: by --format"),
     ):

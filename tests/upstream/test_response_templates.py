@@ -72,7 +72,7 @@ def test_a_template_may_be_a_table_of_the_settings_file():
 def test_special_tokens_are_taught_only_if_a_setting_demands_it():
     found = of(Settings(response_template=SPECIAL))
     own = (found.listened_formats or ())[-1]
-    assert found.format == "tool_call"
+    assert found.format == "invoke"
     assert found.training.reason == f"from the response template, whose format, {own}, uses special tokens"
     found = of(Settings(response_template=SPECIAL, format="response_template"))
     assert (found.format, found.training.reason) == (own, "by setting")
@@ -102,12 +102,12 @@ def test_a_rule_takes_precedence(tmp_path: Any):
         models=[
             {"match": "special*", "response_template": SPECIAL, "format": "response_template"},
             {"match": "none*", "response_template": "none"},
-            {"match": "set*", "format": "invoke"},
+            {"match": "set*", "format": "tag"},
         ],
     )
     formats = [of(settings, name).format for name in ("special-1", "none-1", "set-1", "other")]
     own = of(Settings(response_template=SPECIAL, format="response_template")).format
-    assert formats == [own, "tool_call", "invoke", of(Settings(response_template=PLAIN)).format]
+    assert formats == [own, "invoke", "tag", of(Settings(response_template=PLAIN)).format]
 
 
 def test_a_template_next_to_the_chat_template_is_used(tmp_path: Any):
@@ -121,7 +121,7 @@ def test_a_template_next_to_the_chat_template_is_used(tmp_path: Any):
 def test_a_template_that_nothing_asks_for_is_only_logged(tmp_path: Any, caplog: pytest.LogCaptureFixture):
     config(tmp_path, chat_template="[TOOL_CALLS]", response_template=UNSUPPORTED)
     with caplog.at_level(logging.WARNING, "streamtool"):
-        assert of(Settings(chat_template=str(tmp_path))).format == "tool_call"
+        assert of(Settings(chat_template=str(tmp_path))).format == "invoke"
     assert "is not used: field 'tool_calls'" in caplog.text
 
 
