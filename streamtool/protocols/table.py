@@ -47,7 +47,9 @@ class ProtocolRow:
     forcing: tuple[ForcingSetting, ...] = ("prompt",)
     """Supported forcing methods."""
     auto_forcing: Literal["prompt", "prefill", "schema"] = "prompt"
-    """Forcing method that all of the protocol's servers support."""
+    """Forcing method of `auto`: one that most servers of the protocol support. The prompt demands the call in any case,
+    so a server may ignore the method, and after a rejected request the prompt alone is used.
+    """
     lazy_grammar: bool = False
     """Whether llama.cpp honors a grammar's triggers. In a chat request, it overwrites them with the template's own
     triggers.
@@ -70,6 +72,7 @@ ROWS: Final = (
         paths=("/v1/chat/completions",),
         path_suffixes=("/chat/completions",),
         forcing=("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
+        auto_forcing="schema",  # SmolLM2 on llama.cpp: 16 of 16 calls valid and of the right tool, 3 with the prompt
         signs_calls=True,  # in Google's dialect only
         provider="openai",
     ),

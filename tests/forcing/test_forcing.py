@@ -39,7 +39,7 @@ clients = each("client", CLIENTS)
 streamed = each("stream", [True, False], ids=["streamed", "whole"])
 
 WAYS = [(upstream, way) for upstream in UPSTREAMS for way in ("auto", *PROTOCOLS[upstream].forcing)]
-AUTO = {"chat": "prompt", "messages": "prompt", "ollama": "schema", "gemini": "prompt", "completions": "prefill",
+AUTO = {"chat": "schema", "messages": "prompt", "ollama": "schema", "gemini": "prompt", "completions": "prefill",
         "responses": "prompt"}  # fmt: skip
 FIELDS = {
     "response_format", "grammar", "grammar_lazy", "grammar_triggers", "structured_outputs", "format", "output_config",
