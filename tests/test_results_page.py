@@ -29,7 +29,9 @@ def store(folder: Path, command: str, cases: Cases, *, choice: str = "auto", dat
     suite = "BFCL v4" if "bfcl" in words else "streamtool 1"
     url, command = "http://127.0.0.1:1", f"streamtool eval URL {command}"
     protocol = "completions" if "completions" in words else "chat"
-    subject = Subject("small", "llama.cpp b1", url, protocol, date, "1.0", 1, suite, (variant,), names, choice, command)
+    subject = Subject(
+        "small", "llama.cpp b1", url, protocol, date, "1.0", 1, suite, (variant,), names, choice, command=command
+    )
     journal = Journal(subject)
     for group, (right, count) in cases.items():
         expected = group != "irrelevance"

@@ -1,5 +1,6 @@
 """The embedded sample model: it depends only on its prompt."""
 
+import itertools
 import json
 import random
 import string
@@ -71,8 +72,7 @@ def random_tools(seed):
     return tuple(Tool(word(), f"{word()} {word()}.\n\n- {word()} (x) (required)\nEnd.", schema()) for _ in range(3))
 
 
-@each("style", STYLES)
-@each("format", FORMATS)
+@each("format, style", zip(FORMATS, itertools.cycle(STYLES), strict=False))
 def test_it_calls_an_offered_tool_validly_in_the_taught_format(format, style):
     tools = random_tools(f"{format} {style}")
     wanted = random.Random(format).choice(tools)
