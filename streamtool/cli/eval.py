@@ -307,14 +307,16 @@ class ProgressBar:
     def __enter__(self) -> Callable[[Schedule, str, ScenarioOutcome], None]:
         from rich.console import Console  # noqa: PLC0415  imported on demand
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+        from rich.table import Column  # noqa: PLC0415
 
+        # In a narrow terminal, only the last column is cut.
         columns: list[Any] = [
-            BarColumn(24),
+            BarColumn(12),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True)),
         ]
-        self._bar = Progress(*columns, console=Console(file=sys.stderr))
+        self._bar = Progress(*columns, console=Console(file=sys.stderr), expand=True)
         self._bar.start()
         self._task = self._bar.add_task("", total=self._budget.requests, completed=self._journal.requests)
         return self._watch

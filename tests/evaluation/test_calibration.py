@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,10 @@ from support.servers import uvicorn_server, wait_for
 from trio.testing import MockClock
 
 from streamtool.cli import main
-from streamtool.cli.eval import EvalFlags
+from streamtool.cli.eval import EvalFlags, ProgressBar
 from streamtool.evaluation.journal import Journal, Subject, read_journal
 from streamtool.evaluation.report import calibration_of, report_of
-from streamtool.evaluation.run import Budget, evaluate
+from streamtool.evaluation.run import Budget, evaluate, schedule_of
 from streamtool.evaluation.scenario import suite
 from streamtool.evaluation.schedule import ENOUGH, Schedule, order_of
 from streamtool.evaluation.variants import FORMATS, variants_of
@@ -219,3 +220,17 @@ def test_only_a_result_for_the_whole_suite_becomes_a_calibration():
         assert not flags.representative
     assert not EvalFlags("sample", forcing=("schema",)).representative
     assert not EvalFlags("sample", choice="required").representative
+
+
+def test_a_narrow_terminal_shows_the_whole_count(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, as rich sees it
+    journal = journal_for(1)
+    schedule = schedule_of(journal)
+    while len([name for name, results in schedule.results.items() if results]) < 3:
+        schedule.add(schedule.next()[0], right=True)
+    with ProgressBar(journal, Budget(200)) as watch:
+        watch(schedule, "", None)
+    shown = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", capsys.readouterr().err)
+    (last,) = {line for line in re.split(r"[\r\n]+", shown) if "1/1" in line}
+    assert "  0/200 -:--:-- " in last
