@@ -106,10 +106,12 @@ def _replies(chance: random.Random, choice: str, *, retries: bool) -> tuple[tupl
     last = reply(chance, whole=False, calls=True if choice == "required" else None)
     while choice == "none" and not any(part.kind == "text" for part in last.parts):
         last = reply(chance, whole=False)
+    # A schema forces the call, and it may have caused this error, so the proxy tries again without it.
+    unforced = ("forcing refused",) if choice == "required" and last.fault == "status 500" else ()
     if not retries or choice == "none" or last.fault == "silence" or chance.random() < 0.8:
-        return (last,), ()
+        return (last,), unforced
     if choice == "required":
         cause, words = "required call missing", prose(chance)
     else:
         cause, words = chance.choice(UNACCEPTED)
-    return (saying(words), last), (cause,)
+    return (saying(words), last), (cause, *unforced)
