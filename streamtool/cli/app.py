@@ -77,6 +77,11 @@ Protocol = Annotated[
         help="The upstream's protocol: auto, chat, messages, responses, ollama, gemini or completions.",
     ),
 ]
+ServerUrl = Annotated[str, typer.Argument(metavar="URL|sample", help="URL of the model's server.")]
+TriedProtocol = Annotated[
+    str | None,
+    typer.Option(metavar="PROTOCOL", help="chat, messages, ollama, gemini or completions; default: try all."),
+]
 KeyEnv = Annotated[str | None, typer.Option(metavar="NAME", help="Environment variable that holds the upstream's key.")]
 JsonEvents = Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")]
 Config = Annotated[
@@ -230,11 +235,8 @@ def reload(
 @app.command()
 def probe(
     *,
-    url: Annotated[str, typer.Argument(metavar="URL|sample", help="URL of the model's server.")],
-    protocol: Annotated[
-        str | None,
-        typer.Option(metavar="PROTOCOL", help="chat, messages, ollama, gemini or completions; default: try all."),
-    ] = None,
+    url: ServerUrl,
+    protocol: TriedProtocol = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Model to probe; default: the first one listed.")
     ] = None,
@@ -263,11 +265,8 @@ def probe(
 @app.command("eval")
 def evaluate(
     *,
-    url: Annotated[str, typer.Argument(metavar="URL|sample", help="URL of the model's server.")],
-    protocol: Annotated[
-        str | None,
-        typer.Option(metavar="PROTOCOL", help="chat, messages, ollama, gemini or completions; default: try all."),
-    ] = None,
+    url: ServerUrl,
+    protocol: TriedProtocol = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Model to measure; default: the first one listed.")
     ] = None,
