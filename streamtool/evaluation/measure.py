@@ -20,9 +20,17 @@ from streamtool.core.conversation import (
     ToolResult,
 )
 from streamtool.core.errors import StreamtoolError, UpstreamError
-from streamtool.core.reply import Choice, ReplyAccumulator, ReplyArgumentsDelta, Usage
+from streamtool.core.reply import (
+    Choice,
+    ReplyAccumulator,
+    ReplyArgumentsDelta,
+    ReplyReasoningDelta,
+    ReplyTextDelta,
+    Usage,
+)
 from streamtool.evaluation import baseline
 from streamtool.evaluation.judge import ScenarioProgress, Verdict, advance, begin, judge
+from streamtool.evaluation.repetition import RepetitionDetector
 from streamtool.evaluation.scenario import MadeCall, Scenario, SuiteSession
 from streamtool.exchange import Record
 from streamtool.middleware import ToolMiddleware
@@ -58,7 +66,7 @@ class ScenarioOutcome:
     retries: int = 0
     """Number of replies that the middleware rejected and requested again."""
     prompt_tokens: int = 0
-    """Tokens of the first prompt."""
+    """Tokens of the first prompt; 0 if the upstream has not reported them."""
     reply_tokens: int = 0
     """Tokens of all replies."""
     first_byte: float | None = None
@@ -69,6 +77,8 @@ class ScenarioOutcome:
     """Seconds of all replies."""
     error: str = ""
     """The error that ended the conversation, if any."""
+    repeated: bool = False
+    """Whether a reply was ended because the model repeated itself."""
     transcript: tuple[str, ...] = field(default=(), repr=False)
     """The text and the calls that the client received, reply by reply."""
 
@@ -84,6 +94,8 @@ class TimedReply:
     first_call: float | None
     """Seconds to the beginning of the first call's arguments."""
     seconds: float
+    repeated: bool = False
+    """Whether the reply was ended because the model repeated itself."""
 
 
 class Measurement:
@@ -145,6 +157,7 @@ class Measurement:
             first_call=next((reply.first_call for reply in replies if reply.first_call is not None), None),
             seconds=sum(reply.seconds for reply in replies),
             error=error,
+            repeated=any(reply.repeated for reply in replies),
             transcript=tuple(map(_transcript, replies)),
         )
 
@@ -208,13 +221,18 @@ class Measurement:
         )
 
     async def _reply(self, asked: Conversation) -> TimedReply:
-        """Send one request and return the reply. Raises StreamtoolError."""
+        """Send one request and return the reply, which ends early if the model repeats itself. Raises
+        StreamtoolError.
+        """
         protocol = self._protocol
-        reader, fold = protocol.ReplyReader(), ReplyAccumulator()
+        reader, fold, repetition = protocol.ReplyReader(), ReplyAccumulator(), RepetitionDetector()
+        limit = anyio.CancelScope()
+        deltas, repeated = 0, False
         began = anyio.current_time()
         first: dict[str, float] = {}
 
         def take(piece: bytes) -> None:
+            nonlocal deltas, repeated
             events = reader.feed(piece)
             fold.feed(events)
             now = anyio.current_time() - began
@@ -222,12 +240,19 @@ class Measurement:
                 first.setdefault("byte", now)
             if any(isinstance(event, ReplyArgumentsDelta) for event in events):
                 first.setdefault("call", now)
+            for event in events:
+                if isinstance(event, (ReplyTextDelta, ReplyArgumentsDelta, ReplyReasoningDelta)):
+                    deltas += 1
+                    if repetition.feed(event.text) and not repeated:
+                        repeated = True
+                        limit.cancel()
 
         if self._naive:
             asked = baseline.without_tools(asked)
         self._requests += 1
         answer = None
-        with anyio.move_on_after(self._seconds):
+        limit.deadline = began + self._seconds
+        with limit:
             answer = await ask(
                 self._app,
                 SCOPE,
@@ -238,12 +263,13 @@ class Measurement:
                 receive=never_disconnects,
                 on_piece=take,
             )
-        if answer is None:
+        if answer is None and not repeated:
             raise StreamtoolError(f"no complete reply within {self._seconds:g} seconds")
-        if answer.status != 200:
+        if answer is not None and answer.status != 200:
             told = protocol.read_error(answer.status, answer.body)
             raise UpstreamError(told.message) if answer.status in (502, 503) else StreamtoolError(told.message)
-        fold.feed(reader.close())
+        if answer is not None:
+            fold.feed(reader.close())
         reply = fold.close()
         if reply.failure is not None:
             raise StreamtoolError(reply.failure.message)
@@ -252,7 +278,8 @@ class Measurement:
             choice = baseline.with_calls(choice)
             if choice.calls:
                 first["call"] = seconds  # the reply is searched when it is complete
-        return TimedReply(choice, reply.usage or Usage(), first.get("byte"), first.get("call"), seconds)
+        usage = reply.usage or Usage(output=deltas)  # a server reports it at the end, and sends a delta per token
+        return TimedReply(choice, usage, first.get("byte"), first.get("call"), seconds, repeated=answer is None)
 
 
 def _transcript(reply: TimedReply) -> str:

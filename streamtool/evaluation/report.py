@@ -45,6 +45,8 @@ class Figures:
     groups: Mapping[str, RightCases]
     """The cases of each group."""
     retries: int
+    repeated: int
+    """Number of cases with a reply that was ended because the model repeated itself."""
     prompt_tokens: float | None
     """Median of the first prompts."""
     reply_tokens: float | None
@@ -163,7 +165,8 @@ def _figures(variant: str, outcomes: Sequence[ScenarioOutcome], *, dropped: bool
             for group in sorted({outcome.group for outcome in outcomes})
         },
         retries=sum(outcome.retries for outcome in outcomes),
-        prompt_tokens=_median([outcome.prompt_tokens for outcome in outcomes if not outcome.error]),
+        repeated=sum(outcome.repeated for outcome in outcomes),
+        prompt_tokens=_median([outcome.prompt_tokens for outcome in outcomes if outcome.prompt_tokens]),
         reply_tokens=_median([outcome.reply_tokens for outcome in outcomes if not outcome.error]),
         first_byte=_median([outcome.first_byte for outcome in outcomes if outcome.first_byte is not None]),
         first_call=_median([outcome.first_call for outcome in outcomes if outcome.first_call is not None]),
