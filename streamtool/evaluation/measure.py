@@ -43,7 +43,7 @@ MAX_REPLIES: Final = 5
 """Maximum number of replies in one conversation of our suite."""
 MAX_STEPS: Final = 20
 """Maximum number of replies in one turn of a conversation whose calls another suite executes, as in BFCL."""
-TOKENS: Final = 400
+TOKENS: Final = 300
 """Default for the maximum length of a reply, in tokens; the longest right one without reasoning has about 120."""
 _OK: Final = '{"status": "ok"}'
 _CHOICES: Final[Mapping[str, ToolChoice]] = {

@@ -7,7 +7,7 @@ costs as much time as several other replies, so `eval` ends it.
 import re
 from typing import Final
 
-TIMES: Final = 4
+TIMES: Final = 3
 """Number of times that a passage must be repeated at the end of a reply."""
 LENGTH: Final = 200
 """Minimum number of characters of all repetitions. No right reply of our suite or of BFCL repeats that much."""
