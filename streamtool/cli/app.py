@@ -299,7 +299,7 @@ def evaluate(
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit for a reply.")] = 120.0,
     max_tokens: Annotated[
         int, typer.Option(min=1, metavar="N", help="Maximum length of a reply; models that reason need more.")
-    ] = 400,
+    ] = 300,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed for the order of the scenarios.")] = 1,
     save: Annotated[str | None, typer.Option(metavar="FILE", help="Append every outcome to this new file.")] = None,
     resume: Annotated[str | None, typer.Option(metavar="FILE", help="Continue the evaluation in this file.")] = None,

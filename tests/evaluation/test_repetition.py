@@ -1,12 +1,15 @@
 """Replies that repeat themselves are ended, and right replies never are."""
 
+from inspect import signature
+
 import pytest
 import trio
 from support.right_replies import made, right_answer
 from trio.testing import MockClock
 
 from statemachine import Call, write
-from streamtool.evaluation.measure import Measurement
+from streamtool.cli import app
+from streamtool.evaluation.measure import TOKENS, Measurement
 from streamtool.evaluation.repetition import LENGTH, RepetitionDetector
 from streamtool.evaluation.scenario import suite
 from streamtool.evaluation.variants import FORMATS
@@ -73,3 +76,7 @@ def test_a_reply_that_only_stalls_is_an_error():
         assert outcome.error == "no complete reply within 60 seconds"
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_the_command_limits_replies_like_the_measurement():
+    assert signature(app.evaluate).parameters["max_tokens"].default == TOKENS
