@@ -40,6 +40,11 @@ class Screen:
             console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
             self._console = console if console.is_terminal else None
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the output is a terminal."""
+        return self._console is not None
+
     def line(self, *pieces: str | tuple[str, str], end: str = "\n") -> None:
         """Write a line of pieces, each either a string or a tuple of text and style."""
         if self._console is None:

@@ -7,6 +7,7 @@ a table, JSON, a Markdown card, or settings. With `--save FILE`, every outcome i
 
 import glob
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,6 +72,10 @@ SCHEMAS: Final = get_args(SchemaStyle)
 FORCING: Final = get_args(ForcingSetting)
 CHOICES: Final = ("auto", "required")
 """Tool choices of scenarios that expect a call and have none: the model's, or a demanded call."""
+GAP: Final = "  "
+"""The text between two columns of the table."""
+EXPENDABLE: Final = ("retries", "95 %", "valid", "false", "demanded", "prompt", "reply", "time", "first call", "tool")
+"""Columns that are left out in this order if a terminal is too narrow for the table."""
 REQUESTS: Final = 200
 """Number of requests unless a budget is given: enough to find a format that is right in 90 % of cases among eight that
 are right in at most 60 % (`tests/evaluation/test_schedule.py`).
@@ -352,18 +357,33 @@ def show(report: reports.Report) -> None:
     screen = Screen()
     subject = report.subject
     screen.line((f"{subject.model} on {subject.server}", "bold"), f", {report.requests} requests, seed {subject.seed}")
-    cells = [reports.COLUMNS, *reports.rows(report)]
+    rows = [reports.COLUMNS, *reports.rows(report)]
+    shown = fitting(rows, shutil.get_terminal_size().columns if screen.is_terminal else None)
+    cells = [[row[column] for column in shown] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for index, row in enumerate(cells):
-        line = "  ".join(
+        line = GAP.join(
             f"{cell:<{width}}" if not column else f"{cell:>{width}}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         screen.line((line, "dim" if not index else "bold" if index == 1 else ""))
     screen.line(report.conclusion)
+    if len(shown) < len(reports.COLUMNS):
+        screen.line(("The terminal is too narrow for all columns; --json and --card contain them.", "dim"))
     screen.line()
     screen.line(("# Settings for this model", "bold cyan"))
     screen.line(settings_of(report), end="")
+
+
+def fitting(rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
+    """Return the indexes of the columns that fit into a line of this width (None: any), in their order."""
+    sizes = [max(map(len, column)) + len(GAP) for column in zip(*rows, strict=True)]
+    shown = list(range(len(sizes)))
+    for name in EXPENDABLE:
+        if width is None or sum(sizes[column] for column in shown) - len(GAP) <= width:
+            break
+        shown.remove(rows[0].index(name))
+    return shown
 
 
 def settings_of(report: reports.Report) -> str:

@@ -18,9 +18,9 @@ from support.servers import uvicorn_server, wait_for
 from trio.testing import MockClock
 
 from streamtool.cli import main
-from streamtool.cli.eval import EvalFlags, ProgressBar
+from streamtool.cli.eval import EvalFlags, ProgressBar, show
 from streamtool.evaluation.journal import Journal, Subject, read_journal
-from streamtool.evaluation.report import calibration_of, report_of
+from streamtool.evaluation.report import COLUMNS, calibration_of, report_of
 from streamtool.evaluation.run import Budget, evaluate, schedule_of
 from streamtool.evaluation.scenario import suite
 from streamtool.evaluation.schedule import ENOUGH, Schedule, order_of
@@ -234,3 +234,19 @@ def test_a_narrow_terminal_shows_the_whole_count(monkeypatch, capsys):
     shown = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", capsys.readouterr().err)
     (last,) = {line for line in re.split(r"[\r\n]+", shown) if "1/1" in line}
     assert "  0/200 -:--:-- " in last
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_the_table_fits_the_terminal_and_names_what_it_leaves_out(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    journal = journal_for(1)
+    show(report_of(journal, schedule_of(journal)))
+    lines = re.sub(r"\x1b\[[^m]*m", "", capsys.readouterr().out).splitlines()
+    (at,) = [index for index, line in enumerate(lines) if line.startswith("variant")]
+    table = lines[at : at + 1 + len(journal.subject.variants)]
+    assert max(map(len, table)) <= width
+    left_out = [name for name in COLUMNS if name not in table[0]]
+    assert bool(left_out) == any("too narrow" in line for line in lines)
+    assert left_out == [] or width < 200
+    assert {"variant", "right", "called"}.isdisjoint(left_out)
