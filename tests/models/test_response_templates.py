@@ -46,7 +46,7 @@ from streamtool.models.response_templates import Described, read
 
 RECORDED = json.loads(Path(__file__).with_name("response_templates.json").read_text(encoding="utf-8"))
 REASONING = ("reasoning_content", "reasoning", "thinking")
-SPLITS = 3
+SPLITS = 1
 """Number of splits of each reply; with `-m long`, every split is tested."""
 HARMLESS = {"late_id"}
 """Repairs that change neither names nor arguments."""
