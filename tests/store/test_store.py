@@ -175,6 +175,7 @@ FLOWER = "tulip"
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a search of all objects takes seconds
 async def test_without_a_store_nothing_of_a_conversation_is_kept(caplog: pytest.LogCaptureFixture):
     """All strings of the process are searched for its words, which no constant of the test contains."""
     word, answered = f"{FLOWER}-asked", f"{FLOWER}-answered"
