@@ -8,6 +8,7 @@ from streamtool.core.reply import ReplyEvent
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.filters import CallIds, ChoiceFilter
 from streamtool.forcing import Rules
+from streamtool.prompting import ToolSearch
 
 _FREE_CHECK_SIZE: Final = 256 * 1024
 """Number of characters of arguments that can be checked without a noticeable delay."""
@@ -16,7 +17,17 @@ _FREE_CHECK_SIZE: Final = 256 * 1024
 class Choices:
     """The choices of one reply, across all of its attempts."""
 
-    __slots__ = ("_clock", "_count", "_ids", "buffers_for_checks", "filters", "may_retry", "parsers", "rules")
+    __slots__ = (
+        "_clock",
+        "_count",
+        "_ids",
+        "buffers_for_checks",
+        "filters",
+        "may_retry",
+        "may_search",
+        "parsers",
+        "rules",
+    )
 
     def __init__(
         self,
@@ -35,6 +46,8 @@ class Choices:
         """The filters of the choices that have begun, by index."""
         self.may_retry = False
         """Whether another attempt may follow the current one."""
+        self.may_search = False
+        """Whether another attempt may follow the current one because the model searches for tools."""
         self.reset(rules)
 
     def __getitem__(self, choice: int) -> ChoiceFilter:
@@ -47,6 +60,7 @@ class Choices:
                 self._ids,
                 lambda: self.parsers.parser(self.rules, choice, may_retry=self.may_retry),
                 may_retry=self.may_retry,
+                may_search=self.may_search,
                 clock=self._clock,
                 reread=lambda: self.parsers.parser(self.rules, may_retry=False),
             )
@@ -55,7 +69,7 @@ class Choices:
     def restart(self) -> None:
         """Prepare for the next attempt."""
         for choice in self.filters.values():
-            choice.restart(may_retry=self.may_retry)
+            choice.restart(may_retry=self.may_retry, may_search=self.may_search)
 
     def reset(self, rules: Rules) -> None:
         """Start over with these rules, discarding the state of previous attempts."""
@@ -94,9 +108,11 @@ class Choices:
                 if begun:
                     choice.flush(out)
 
-    def remember(self) -> None:
-        """Store the transcript of the model's calls, if they are complete and their ids were generated here."""
+    def remember(self, searches: tuple[ToolSearch, ...]) -> None:
+        """Store the transcript of the model's calls, if they are complete and their ids were generated here, or of an
+        answer that follows these searches for tools.
+        """
         first = self.filters[0]
         calls = first.state.calls
-        if calls and self._ids.is_generated(calls[0]) and not first.state.incomplete:
-            self.parsers.store_transcript(first.written, calls, self.rules)
+        if (self._ids.is_generated(calls[0]) if calls else searches) and not first.state.incomplete:
+            self.parsers.store_transcript(first.written, calls, self.rules, searches)

@@ -53,11 +53,14 @@ from streamtool.exchange.received import receive
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
+from streamtool.exchange.tool_sets import MANY, warn_of_many_tools
 from streamtool.exchange.upstream_response import UpstreamResponse, lower_names, too_large
 from streamtool.filters import ChoiceFilter
 from streamtool.forcing import Rules, rules_for
-from streamtool.policy import Effect, Finding
+from streamtool.policy import TOOL_SEARCH, Effect, Finding
+from streamtool.prompting import Selection, ToolSearch, selects_tools
 from streamtool.prompting.one_object import is_one_object
+from streamtool.prompting.selection import MAX_SEARCHES
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.refusals import Phrases
 from streamtool.settings import Settings
@@ -73,6 +76,7 @@ class Exchange:
         "_record",
         "_rejected",
         "_response",
+        "_searches",
         "_settings",
         "_tokenizers",
         "_upstream",
@@ -128,6 +132,8 @@ class Exchange:
         """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
         """The failure that causes another attempt after this one, or None."""
+        self._searches: tuple[ToolSearch, ...] = ()
+        """The model's searches for tools."""
         self.ready: UpstreamRequest | StreamtoolError | None = None
         """The first request, made ahead of time, or the error that prevents it. None before it is made and after it is
         taken.
@@ -180,24 +186,41 @@ class Exchange:
     def _attempt(self) -> UpstreamRequest:
         """Make the request for the next attempt."""
         rejected, correction, continued = self._rejected, None, None
-        if rejected is not None:
+        if rejected is not None and rejected.failure is TOOL_SEARCH:
+            self._search(rejected.detail)
+        elif rejected is not None:
             first = self._choices[0]
             # Text that the client has already seen cannot be taken back. It becomes an assistant message of the next
             # attempt, which continues after it; an attempt without visible text is simply replaced.
-            correction = rejected.correction(
-                self.conversation, self._response.headers.attempts, native=self.plan.native
-            )
+            correction = rejected.correction(self.conversation, self._corrected_attempts, native=self.plan.native)
             continued = first.written if first.state.visible else None
         number, received = self._response.headers.attempts + 1, self.received
         self._follow(with_forcing(self.plan, received, self._known))
+        if self.plan.emulates and (len(self.conversation.tools) > MANY or self.plan.model.context is not None):
+            warning = warn_of_many_tools(self.conversation, self.plan.model, self._tokenizers)
+            self._record.warning = self._record.warning or warning
         made = attempt(
-            received, self.plan, number, tokenizers=self._tokenizers, correction=correction, continued=continued
+            received,
+            self.plan,
+            number,
+            tokenizers=self._tokenizers,
+            correction=correction,
+            continued=continued,
+            searches=self._searches,
         )
         self._response.sent = len(made.body)
         dropped = () if made.conversation is None else made.conversation.dropped[len(self.conversation.dropped) :]
         if number == 1 and dropped:
             self._follow(evolve(self.plan, dropped=self.plan.dropped + dropped))
         return made
+
+    def _search(self, query: str) -> None:
+        """Search for tools, as the model did at the end of the rejected attempt."""
+        first, model = self._choices[0], self.plan.model
+        said = self._choices.parsers.text_before_search(first.written, self._choices.rules)
+        selection = Selection(self.conversation, model, model.format)
+        shown = "" if self._choices.rules.forced else said
+        self._searches += (selection.find(query, said, shown, len(self._searches) + 1),)
 
     def _follow(self, plan: Plan) -> None:
         """Serve the request according to this plan from now on."""
@@ -206,12 +229,14 @@ class Exchange:
     def _rules(self, phrases: Phrases | None) -> Rules:
         """Return the rules for the reply under the current plan."""
         plan = self.plan
+        selects = plan.emulates and plan.model.prompt.select_tools > 0  # checked first, which saves a call
         return rules_for(
             self.conversation,
             self._settings,
             native=plan.native,
             one_object=is_one_object(plan.model.format),
             phrases=phrases,
+            selects=selects and selects_tools(self.conversation, plan.model),
         )
 
     def _next_attempt(self) -> None:
@@ -219,7 +244,8 @@ class Exchange:
         settings, alone = self._settings, self.conversation.options.n == 1
         # A retry repeats the whole request. With several choices, it would also repeat those that were accepted.
         most = 1 if not alone else min(1 + settings.retries, settings.limits.attempts)
-        self._choices.may_retry = self._response.headers.attempts < most
+        self._choices.may_retry = self._corrected_attempts < most
+        self._choices.may_search = len(self._searches) < MAX_SEARCHES
         if self._response.headers.attempts > 1:
             self._upstream = UpstreamResponse(
                 self.plan.upstream, self.conversation.options.n, tuple(self._choices.rules.callable)
@@ -227,6 +253,11 @@ class Exchange:
             self._choices.restart()
         self._rejected = None
         self.retry = False
+
+    @property
+    def _corrected_attempts(self) -> int:
+        """Number of attempts so far, without those that ended with a search for tools."""
+        return self._response.headers.attempts - len(self._searches)
 
     def announce(self) -> bytes:
         """Return the beginning of a background reply, before a request is sent to the upstream, so that the client
@@ -327,7 +358,7 @@ class Exchange:
         reply.
         """
         if self.done and self._record.error is None:
-            self._choices.remember()
+            self._choices.remember(self._searches)
 
     def keepalive(self) -> bytes:
         """Stop withholding the status after a pause, and return a comment for the client."""
@@ -428,7 +459,8 @@ class Exchange:
         found = choice.failure(event.reason)
         # In a native reply, only text that was buffered is judged.
         judged = not self._choices.rules.native or choice.state.rejected is not None
-        if found is not None and found.asks_again and judged and self._choices.may_retry:
+        may_retry = self._choices.may_retry or choice.state.searched
+        if found is not None and found.asks_again and judged and may_retry:
             self._rejected = found
             return
         self._emit_finish(choice, event, out, unmet=found)
@@ -506,7 +538,7 @@ class Exchange:
         announced = self.conversation.background and self._response.headers.attempts == 1
         # A fallback is possible only while the client has received nothing. Fallbacks count against `limits.attempts`,
         # but not against `retries`, since a declined feature is not the model's fault.
-        if (self._response.head and not announced) or self._response.headers.attempts >= self._settings.limits.attempts:
+        if (self._response.head and not announced) or self._corrected_attempts >= self._settings.limits.attempts:
             return False
         (failure,) = events
         assert type(failure) is ReplyFailure  # noqa: S101  the only event of an error response

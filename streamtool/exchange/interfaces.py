@@ -184,6 +184,8 @@ class Record:
     """Whether the reply has ended, possibly with an error."""
     client: str = ""
     """Name of the client's key in the settings; empty if the settings name none."""
+    warning: str = ""
+    """A warning about many tools, in the first record with these tools and this model; empty in all others."""
 
     @property
     def outcome(self) -> ExchangeOutcome:

@@ -25,7 +25,9 @@ from streamtool.filters import (
     quotation_sources,
 )
 from streamtool.forcing import Rules
-from streamtool.prompting import encode_transcript, transcript_key
+from streamtool.prompting import ToolSearch, answer_id, encode_transcript, transcript_key
+from streamtool.prompting.selection import opening_text
+from streamtool.prompting.transcripts import shown_text
 from streamtool.prompting.turn_instructions import instructions_text
 from streamtool.settings import Settings
 
@@ -100,8 +102,25 @@ class ParserFactory:
             return ObservedParser(self.listener, choice, options)
         return NullParser() if options is None else options.parser()
 
-    def store_transcript(self, text: str, called: Sequence[str], rules: Rules) -> None:
-        """Store how the model wrote a reply with these calls, for use in the next turn's prompt."""
+    def text_before_search(self, written: str, rules: Rules) -> str:
+        """Return the text, without reasoning, that precedes the first call in an attempt that ended with a search for
+        tools.
+        """
+        parser = self.parser(rules, may_retry=False)
+        texts = []
+        for event in (*parser.feed(written), *parser.close()):
+            if isinstance(event, statemachine.CallStart):
+                break
+            if isinstance(event, statemachine.TextDelta):
+                texts.append(event.text)
+        return "".join(texts)
+
+    def store_transcript(
+        self, text: str, called: Sequence[str], rules: Rules, searches: tuple[ToolSearch, ...] = ()
+    ) -> None:
+        """Store how the model wrote a reply with these calls after these searches, for use in the next turn's
+        prompt.
+        """
         memory = self.plan.transcripts
         if memory is None:
             return
@@ -119,6 +138,8 @@ class ParserFactory:
             format=self.plan.model.format,
             tools=tools,
             turn_instructions=instructions_text(asked.choice, None, asked.options.output),
+            searches=searches,
         )
         if kept is not None:
-            memory.remember(transcript_key(called[0]), kept)
+            id = called[0] if called else answer_id(opening_text(asked.messages), shown_text(events, searches))
+            memory.remember(transcript_key(id), kept)

@@ -25,7 +25,7 @@ def zero_clock() -> float:
 class RecordBuilder:
     """The facts about one exchange that have been collected so far."""
 
-    __slots__ = ("_began", "_clock", "_rejected", "_written", "error", "reason", "reported_usage", "usage")
+    __slots__ = ("_began", "_clock", "_rejected", "_written", "error", "reason", "reported_usage", "usage", "warning")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -40,6 +40,8 @@ class RecordBuilder:
         """The usage that the upstream has reported for this attempt, if any."""
         self.reason: Reason | None = None
         self.error: StreamtoolError | None = None
+        self.warning = ""
+        """A warning about the request, or an empty string."""
 
     def reject(self, finding: Finding) -> None:
         """Record a rejected attempt that is followed by another."""
@@ -120,6 +122,7 @@ class RecordBuilder:
             status=None if head is None else head.status,
             passed=plan.passthrough,
             done=done,
+            warning=self.warning,
         )
 
     def _since(self, moment: float | None) -> float | None:

@@ -78,12 +78,13 @@ def attempt(
     tokenizers: Tokenizers | None = None,
     correction: str | None = None,
     continued: str | None = None,
+    searches: tuple[prompting.ToolSearch, ...] = (),
 ) -> UpstreamRequest:
     """Return the request for attempt `number`, counted from 1. Raises RequestError if the tool prompt exceeds the
     context.
 
     `correction` is the message to the model about the previous attempt. `continued` is the text that the client has
-    already received from previous attempts.
+    already received from previous attempts. `searches` are the model's searches for tools so far.
     """
     asked, model = received.conversation, plan.model
     options = asked.options
@@ -104,6 +105,7 @@ def attempt(
             correction=correction,
             continued=continued,
             recall=None if plan.transcripts is None else plan.transcripts.recall,
+            searches=searches,
         )
         projected = constrained(projected, plan.forcing.current)
     if model.context is not None:

@@ -5,7 +5,8 @@ tools natively and made the call itself, nor a call that the upstream has sent t
 buffered until complete (`arguments = "complete"`) is checked at its end. If the client receives the whole reply at
 once, the first call is withheld until its end as well: if its arguments cannot be read, the model is asked again. Any
 other call commits when it begins, or when it differs from the call that it might repeat. Buffered text is flushed
-before a call is emitted.
+before a call is emitted. A call that searches for tools does not pass: it ends the attempt, and the model is asked
+again with the tools found.
 """
 
 from collections import deque
@@ -20,8 +21,9 @@ from streamtool.filters.open_call import OpenCall
 from streamtool.filters.repeated_calls import CallHistory, DeliveredCall, Source
 from streamtool.filters.text_filter import TextFilter
 from streamtool.forcing.rules import Rules
-from streamtool.policy.evidence import CheckedArguments, UnreadArguments, UnreadCall
+from streamtool.policy.evidence import CheckedArguments, SearchCall, UnreadArguments, UnreadCall
 from streamtool.policy.failures import find
+from streamtool.prompting.selection import search_query
 from streamtool.protocols.shared import wire
 
 _MAX_PIECES: Final = 100_000
@@ -93,8 +95,8 @@ class CallFilter:
 
     @property
     def open_id(self) -> str | None:
-        """The id of the open call, or None if none is open."""
-        return None if self._open is None else self._open.id
+        """The id of the open call, or None if none is open that the client may receive."""
+        return None if self._open is None else self._open.id or None
 
     @property
     def buffered_size(self) -> int:
@@ -133,6 +135,9 @@ class CallFilter:
         if source == "native":
             name = self._repaired_name(name)
         name = rules.tools.aliases.get(name, name)
+        if rules.search and name == rules.search and not rules.forbidden:
+            self._open = OpenCall(rules, "", name, source, withheld=True)
+            return
         trusted = source == "native" and rules.native
         if not trusted and (rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools.schemas)):
             self._state.disallowed += 1
@@ -185,6 +190,9 @@ class CallFilter:
         if call is None:
             return
         text, complete = call.end_native(complete=complete)
+        if self._rules.search and call.name == self._rules.search:
+            self._search(call.buffered_arguments, out, ended=complete or closed)
+            return
         if not complete and self._is_cut_copy(call, text):
             return
         unread = None
@@ -215,6 +223,23 @@ class CallFilter:
                 self._text.fabricated.watch()
             if self._rules.single:
                 self._state.ended = True
+
+    def _search(self, arguments: str, out: list[ReplyEvent], *, ended: bool) -> None:
+        """Reject the attempt because of a search for tools. A search after a call, or after the last one allowed, is
+        dropped; so is a truncated one.
+        """
+        state = self._state
+        if not ended:
+            state.incomplete = True
+        elif not state.calls:
+            if not self._rules.forced:
+                self._text.close(out)  # the text before the search is visible, like text before a call
+            query = search_query(arguments)
+            found = find(SearchCall(visible=state.visible, query=query, allowed=state.may_search))
+            if state.ended or state.reject(found):
+                return
+            state.tolerate(found)
+        self._tally.discard(arguments, "tool search")
 
     def handle_unreadable(self, text: str, reason: Literal["unknown", "rejected"], out: list[ReplyEvent]) -> None:
         """Handle call syntax that did not become a call, by rejecting the attempt, so that the model is asked again.

@@ -90,6 +90,7 @@ class ChoiceFilter:
         new_parser: Callable[[], TextParser],
         *,
         may_retry: bool,
+        may_search: bool = False,
         clock: Callable[[], float] | None = None,
         reread: Callable[[], TextParser] | None = None,
     ) -> None:
@@ -102,7 +103,7 @@ class ChoiceFilter:
         self._stray_closers = StrayClosers(watching=rules.native)
         self._unopened = UnopenedReasoning(reread or new_parser)
         self.choice = choice
-        self.state = ChoiceState(may_retry)
+        self.state = ChoiceState(may_retry, may_search)
         self.tally = Tally()
         self._text = TextFilter(choice, rules, self.state, self.tally)
         self._calls = CallFilter(choice, rules, self.state, self.tally, self._text, ids=ids, clock=clock)
@@ -159,18 +160,19 @@ class ChoiceFilter:
             return Finding(CALL_MISSING)
         return state.tolerated
 
-    def restart(self, *, may_retry: bool) -> None:
+    def restart(self, *, may_retry: bool, may_search: bool = False) -> None:
         """Prepare for the next attempt: discard buffered output, and keep the state of the client's reply."""
-        self.state.restart(may_retry=may_retry)
+        searched = self.state.searched  # the search, including the text before it, is now part of the prompt
+        self.state.restart(may_retry=may_retry, may_search=may_search)
         self.continues_after_end = False
         self._parser = self._new_parser()
-        if self._written is not None and not self.state.visible:
+        if self._written is not None and (searched or not self.state.visible):
             self._written.clear()
         self._delayed.clear()
         self._native_calls = False
         self._keep_last_text()
         self._text.restart()
-        self._separated_at = len(self._written or ()) if self.state.separator else None
+        self._separated_at = len(self._written or ()) if self.state.separator and not searched else None
         self._unopened.restart(len(self._written or ()))
         self._calls.restart()
         self._stray_closers.restart(watching=self._rules.native)
@@ -232,7 +234,7 @@ class ChoiceFilter:
         Text that is held back for a forced call, or until its form can be checked, stays buffered until `flush`.
         """
         if reason not in _ENDED_BY_MODEL:
-            self.state.may_retry = False  # truncation is not the model's fault
+            self.state.may_retry = self.state.may_search = False  # truncation is not the model's fault
         ended_as = "broken" if reason is None else _PARSER_REASONS[reason]
         if self._native_calls or any(type(event) is ReplyCallStart for event in self._delayed):
             ended_as = ended_as or "length"  # an opener at the end is markup

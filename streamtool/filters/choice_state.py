@@ -7,6 +7,7 @@ attempts.
 from attrs import define, field
 
 from streamtool.policy.failure import Finding
+from streamtool.policy.failures import TOOL_SEARCH
 
 
 @define
@@ -15,6 +16,8 @@ class ChoiceState:
 
     may_retry: bool
     """Whether another attempt may follow this one."""
+    may_search: bool = False
+    """Whether another attempt may follow this one because the model searches for tools."""
     visible: bool = False
     """Whether the client has seen a call or non-whitespace text, in this attempt or an earlier one."""
     last_text: str = ""
@@ -48,9 +51,14 @@ class ChoiceState:
     stop_sequence: str | None = None
     """The client's stop sequence that ended the text, or None if none has."""
 
-    def restart(self, *, may_retry: bool) -> None:
+    @property
+    def searched(self) -> bool:
+        """Whether the model has ended this attempt with a search for tools."""
+        return self.rejected is not None and self.rejected.failure is TOOL_SEARCH
+
+    def restart(self, *, may_retry: bool, may_search: bool) -> None:
         """Reset the state for the next attempt, except for the state of the client's reply."""
-        self.may_retry = may_retry
+        self.may_retry, self.may_search = may_retry, may_search
         self.ended = self.incomplete = self.reasoned = self.unknown_native = False
         self.rejected = self.tolerated = self.invalid = None
         self.disallowed = self.unreadable = 0
@@ -61,7 +69,9 @@ class ChoiceState:
 
         Once the client has seen a call, the attempt can no longer be rejected.
         """
-        if finding is None or not self.may_retry or self.calls or not finding.asks_again:
+        if finding is None or self.calls or not finding.asks_again:
+            return False
+        if not (self.may_search if finding.failure is TOOL_SEARCH else self.may_retry):
             return False
         self.rejected = finding
         self.ended = True

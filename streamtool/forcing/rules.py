@@ -16,6 +16,7 @@ from statemachine.names import is_spelling
 from streamtool.core.conversation import CUSTOM_TOOL_SCHEMA, Conversation, Tool
 from streamtool.core.json_value import Json
 from streamtool.core.turns import Turn, turn_of
+from streamtool.prompting.selection import SEARCH_SCHEMA, search_name
 from streamtool.refusals import Phrases
 from streamtool.schemas.answer_form import AnswerForm
 from streamtool.schemas.validator import Validator
@@ -111,6 +112,8 @@ class Rules:
     """Number of times that the model writes the same calls before the reply ends; below 2: no limit."""
     answer_due: bool = False
     """Whether an empty reply is rejected because a tool result calls for a reply."""
+    search: str = ""
+    """Name of the tool that searches for tools, whose calls the client does not receive; empty without selection."""
     refusals: RefusalRules = RefusalRules()
     text: TextRules = TextRules()
 
@@ -119,6 +122,8 @@ class Rules:
         """The tools in the form that the parser accepts."""
         schemas, aliases = self.tools.schemas, self.tools.aliases
         tools = {**{short: schemas[name] for short, name in aliases.items()}, **schemas} if aliases else schemas
+        if self.search:
+            tools = {**tools, self.search: SEARCH_SCHEMA}
         return AnyName(tools) if self.unknown == "deliver" else tools
 
 
@@ -137,12 +142,14 @@ def rules_for(
     native: bool = False,
     one_object: bool = False,
     phrases: Phrases | None = None,
+    selects: bool = False,
 ) -> Rules:
     """Return the rules for this conversation. If the request offers no tools, the tools named in its history may be
     called.
 
     `native` means that the upstream receives the tools natively, `one_object` that the entire reply, including
-    reasoning, must be one object.
+    reasoning, must be one object. `selects` means that the prompt shows the parameters of only some tools, so that the
+    model may search for others, unless the tool choice names the tools to call.
     """
     choice = conversation.choice
     offered = bool(conversation.tools)
@@ -163,6 +170,7 @@ def rules_for(
         invalid=settings.invalid,
         truncated=settings.truncated,
         repeated=settings.repeated_calls,
+        search=search_name(conversation) if selects and not choice.names else "",
         answer_due=free and turn_of(conversation.messages) is Turn.NEXT_DECISION,
         refusals=RefusalRules(
             watch=may_deny and settings.refusals == "retry",

@@ -17,7 +17,7 @@ from typing import Any, Final
 from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.core.json_value import Json, json_line
 from streamtool.exchange import Record
-from streamtool.policy import FAILURES
+from streamtool.policy import FAILURES, TOOL_SEARCH
 from streamtool.settings import Settings
 
 EXCHANGES: Final = "streamtool.exchange"
@@ -98,6 +98,7 @@ def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
         },
         "options": dict(record.options),
         "dropped": [printable(note) for note in record.dropped[:_MANY]],
+        "warning": record.warning,
         "error": None if error is None else error_fields(error, contents=contents),
     }
 
@@ -148,10 +149,15 @@ def summarize(record: Record, *, contents: bool = False) -> str:
         more = len(record.dropped) - _TOLD
         notes = [printable(note) for note in record.dropped[:_TOLD]] + ([f"{more} more"] if more > 0 else [])
         said.append(f"left out or repaired: {', '.join(notes)}")
+    if record.warning:
+        said.append(record.warning)
     if record.quoted:
         said.append(f"quoted: {', '.join(f'{count} {why}' for why, count in record.quoted)}")
-    if record.attempts:
-        said.append(f"not accepted: {', '.join(record.attempts)}")
+    rejected = [cause for cause in record.attempts if cause != TOOL_SEARCH.cause]
+    if rejected:
+        said.append(f"not accepted: {', '.join(rejected)}")
+    if searches := len(record.attempts) - len(rejected):
+        said.append(f"tool searches {searches}")
     if record.unmet is not None:
         said.append(f"delivered despite: {record.unmet}")
     if record.outcome == "left":
@@ -178,8 +184,8 @@ def _served(record: Record) -> str:
 
 
 def level_of(record: Record) -> int:
-    """Return the log level: WARNING if anything failed, and INFO if not."""
-    return logging.INFO if record.error is None and record.unmet is None else logging.WARNING
+    """Return the log level: WARNING if anything failed or the record contains a warning, and INFO if not."""
+    return logging.WARNING if record.error is not None or record.unmet is not None or record.warning else logging.INFO
 
 
 def log_exchange(record: Record, *, contents: bool = False, trace: str | None = None) -> None:

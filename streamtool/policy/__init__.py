@@ -5,10 +5,11 @@ examine.
 from streamtool.policy.capabilities import RefusedPart, denies_tools, proves_tools_denied, refused_part, says_refused
 from streamtool.policy.evidence import EndOfReply, ProposedCall, RejectedRequest, WholeReply
 from streamtool.policy.failure import Effect, Failure, Finding, Outcome
-from streamtool.policy.failures import FAILURES, find, register
+from streamtool.policy.failures import FAILURES, TOOL_SEARCH, find, register
 
 __all__ = [
     "FAILURES",
+    "TOOL_SEARCH",
     "Effect",
     "EndOfReply",
     "Failure",

@@ -11,6 +11,7 @@ from streamtool.policy.evidence import (
     Opening,
     ProposedCall,
     RejectedRequest,
+    SearchCall,
     UnreadArguments,
     UnreadCall,
     WholeReply,
@@ -88,6 +89,16 @@ def malformed_markup(call: UnreadCall) -> str | None:
 def schema_violated(arguments: CheckedArguments) -> str | None:
     """Detect arguments that do not match the schema."""
     return arguments.invalid.sentence
+
+
+def searched(call: SearchCall) -> str | None:
+    """Detect a search for tools, which is answered with the tools found. The detail is the query."""
+    return call.query if call.allowed else None
+
+
+def searched_too_often(call: SearchCall) -> str | None:
+    """Detect a search after the last one allowed."""
+    return _detail_if(not call.allowed)
 
 
 def unread_arguments(call: UnreadArguments) -> str | None:

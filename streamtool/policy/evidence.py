@@ -66,6 +66,16 @@ class UnreadCall(Evidence):
 
 
 @frozen(kw_only=True)
+class SearchCall(Evidence):
+    """A call of the tool that searches for tools. The client has not seen any call."""
+
+    MOMENT = "call"
+    query: str
+    allowed: bool
+    """Whether a further search is allowed."""
+
+
+@frozen(kw_only=True)
 class CheckedArguments(Evidence):
     """The arguments of a buffered call, which do not match the schema even after coercion."""
 

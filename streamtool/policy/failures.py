@@ -21,11 +21,13 @@ from streamtool.policy.evidence import (
     Opening,
     ProposedCall,
     RejectedRequest,
+    SearchCall,
     UnreadArguments,
     UnreadCall,
     WholeReply,
 )
 from streamtool.policy.failure import Effect, Failure, Finding, Outcome
+from streamtool.prompting.selection import MAX_SEARCHES
 
 
 def find(evidence: Evidence) -> Finding | None:
@@ -137,7 +139,30 @@ _OPENINGS: Final = (
     ),
 )
 
+TOOL_SEARCH: Final = Failure(
+    "tool search",
+    on=SearchCall,
+    detect=detectors.searched,
+    when="a call to `tool_search`; the model receives the tools found as its result",
+    outcome=Outcome.EITHER,
+    setting="`select_tools`",
+    in_record=False,
+)
+
 _CALLS: Final = (
+    TOOL_SEARCH,
+    Failure(
+        "too many searches",
+        on=SearchCall,
+        detect=detectors.searched_too_often,
+        when=f"a call to `tool_search` after {MAX_SEARCHES} searches",
+        outcome=Outcome.EITHER,
+        setting="`select_tools`",
+        corrections=(
+            "No further search is possible. Call one of the listed tools.",
+            "Tools cannot be searched for now. Call a tool of the list.",
+        ),
+    ),
     Failure(
         "wrong tool",
         on=UnreadCall,

@@ -5,13 +5,17 @@ used separately.
 """
 
 from streamtool.prompting.history import calls_text, result_text
-from streamtool.prompting.projection import project
+from streamtool.prompting.projection import project, tool_prompt_for
+from streamtool.prompting.selection import Selection, ToolSearch, search_name, selects_tools
 from streamtool.prompting.tool_prompt import ToolPrompt, build_tool_prompt
-from streamtool.prompting.transcripts import encode_transcript, format_of, transcript_key
+from streamtool.prompting.transcripts import answer_id, encode_transcript, format_of, transcript_key
 from streamtool.prompting.turn_instructions import choice_text, with_correction
 
 __all__ = [
+    "Selection",
     "ToolPrompt",
+    "ToolSearch",
+    "answer_id",
     "build_tool_prompt",
     "calls_text",
     "choice_text",
@@ -19,6 +23,9 @@ __all__ = [
     "format_of",
     "project",
     "result_text",
+    "search_name",
+    "selects_tools",
+    "tool_prompt_for",
     "transcript_key",
     "with_correction",
 ]

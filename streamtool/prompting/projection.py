@@ -4,6 +4,8 @@
     the messages in order, with past calls and results as text
     turn instructions, which apply to this reply only
 
+If tools are selected, further parameters follow the messages that they fit (`selection`).
+
 The messages are read once, from first to last, and later messages never change the text of earlier ones. The prompt
 without its turn instructions is therefore a prefix of the next turn's prompt. Messages that need no change keep their
 `raw` field and are sent unchanged.
@@ -44,8 +46,9 @@ from streamtool.prompting.history import (
     strip_tags,
 )
 from streamtool.prompting.one_object import answer_text, is_one_object, join_text_and_calls
+from streamtool.prompting.selection import Selection, ToolSearch, opening_text, selects_tools
 from streamtool.prompting.tool_prompt import ToolPrompt, build_tool_prompt, build_tool_prompt_from_calls
-from streamtool.prompting.transcripts import find_transcript
+from streamtool.prompting.transcripts import answer_id, find_transcript
 from streamtool.prompting.turn_instructions import instructions_text
 from streamtool.protocols.completions.templates import TEMPLATES, role_lines
 from streamtool.protocols.interfaces import Recall
@@ -66,13 +69,14 @@ def project(
     continued: str | None = None,
     open_end: bool = False,
     recall: Recall | None = None,
+    searches: Sequence[ToolSearch] = (),
 ) -> Conversation:
     """Return the conversation with tools, calls and results as text, for a model that is taught `format`.
 
     A conversation with neither tools nor tool history is returned unchanged. `correction` is added to the turn
     instructions of a further attempt; `continued` is the reply so far, which precedes the turn instructions as an
-    assistant message. `recall` looks up how the model wrote past calls (`verbatim`). All omissions and repairs are
-    listed in `dropped`.
+    assistant message. `recall` looks up how the model wrote past calls (`verbatim`). `searches` are the searches for
+    tools in earlier attempts. All omissions and repairs are listed in `dropped`.
 
     Raises RequestError if the tool prompt exceeds the context or, unless `open_end` is set, if a call at the end lacks
     its result. If `history = "strict"`, also raises RequestError if any call lacks its result, or any result lacks its
@@ -82,18 +86,30 @@ def project(
         return conversation
     if not open_end:
         _require_results(conversation.messages)
-    made = _tool_prompt_for(conversation, model, format)
-    projector = _Projector(model, format, recall)
+    selection = None
+    if model.prompt.select_tools and selects_tools(conversation, model):  # the first part saves a call
+        selection = Selection(conversation, model, format)
+    made = tool_prompt_for(conversation, model, format, selection)
+    projector = _Projector(model, format, recall, selection, conversation.messages)
     for message in conversation.messages:
         projector.add(message)
     messages = _with_tool_prompt(_without_blanks(projector.close()), made.text)
+    for search in searches:
+        messages += _search_messages(search)
     if continued:
         messages.append(Message("assistant", (TextPart(continued),)))
     if model.prompt.roles == "strict" or not model.prompt.system_role:
         messages = _alternate_roles(messages, system_role=model.prompt.system_role)
-    _add_turn_instructions(messages, instructions_text(conversation.choice, correction, conversation.options.output))
-    options = conversation.options
+    choice, options = conversation.choice, conversation.options
+    if selection is not None:
+        for search in searches:
+            selection.note_search(search.found)
+        if choice.names:
+            _add_turn_instructions(messages, selection.named_text(choice.names))
+    _add_turn_instructions(messages, instructions_text(choice, correction, options.output))
     notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
+    if selection is not None:
+        notes.append(f"parameters of {len(conversation.tools) - len(selection.first)} tools")
     return evolve(
         conversation,
         messages=tuple(messages),
@@ -115,9 +131,18 @@ def _require_results(messages: Sequence[Message]) -> None:
         )
 
 
-def _tool_prompt_for(conversation: Conversation, model: ModelSettings, format: str) -> ToolPrompt:
+def tool_prompt_for(
+    conversation: Conversation, model: ModelSettings, format: str, selection: Selection | None
+) -> ToolPrompt:
+    """Return the tool prompt of a conversation, with the parameters of the selected tools or, if `selection` is None,
+    of all. Raises RequestError if it exceeds the context.
+    """
     parallel = conversation.choice.parallel
     if conversation.tools:
+        if selection is not None:
+            return build_tool_prompt(
+                conversation.tools, format, model, parallel=parallel, chosen=selection.first, search=selection.search
+            )
         offered = conversation.raw.get("tools")
         if type(offered) is not SharedList or model.context is not None:
             return build_tool_prompt(conversation.tools, format, model, parallel=parallel)
@@ -140,6 +165,11 @@ def _tool_prompt_for(conversation: Conversation, model: ModelSettings, format: s
         if first
         else ToolPrompt("", "full")
     )
+
+
+def _search_messages(search: ToolSearch) -> tuple[Message, Message]:
+    """Return the messages of a search for tools: the model's, and its result."""
+    return Message("assistant", (TextPart(search.said),)), Message("user", (TextPart(search.result),))
 
 
 def _without_blanks(messages: list[Message]) -> list[Message]:
@@ -237,21 +267,35 @@ class _Projector:
         "_calls",
         "_format",
         "_guard",
+        "_opening",
         "_out",
         "_pairing",
         "_places",
         "_prompt",
         "_recall",
         "_results",
+        "_selection",
+        "_started",
         "_turn_instructions",
         "notes",
     )
 
-    def __init__(self, model: ModelSettings, format: str, recall: Recall | None) -> None:
+    def __init__(
+        self,
+        model: ModelSettings,
+        format: str,
+        recall: Recall | None,
+        selection: Selection | None,
+        messages: Sequence[Message],
+    ) -> None:
         self._prompt = model.prompt
         self._guard = role_lines(TEMPLATES[model.template]) if model.protocol == "completions" else None
         self._format = format
         self._recall = recall
+        self._selection = selection
+        self._opening = "" if selection is None else opening_text(messages)
+        self._started = False
+        """Whether the model has replied before."""
         self._out: list[Message] = []
         self._pairing = Pairing()
         self._calls: tuple[ToolCall, ...] = ()
@@ -293,14 +337,18 @@ class _Projector:
 
     def _assistant(self, message: Message) -> None:
         self._pairing.emit(message.calls)
+        self._started = True
         self._calls = message.calls
         calls = message.calls
         self._places = {id(calls[0]): 0} if len(calls) == 1 else {id(call): at for at, call in enumerate(calls)}
         if message.calls:
-            text, tail = (None, "") if self._recall is None else find_transcript(message, self._format, self._recall)
-            if tail:
-                self._turn_instructions[len(self._out)] = tail
-            if text is None:
+            known = None if self._recall is None else find_transcript(message, self._format, self._recall)
+            if known is not None:
+                self._add_searches(known.searches)
+                if known.tail:
+                    self._turn_instructions[len(self._out)] = known.tail
+                text = known.text
+            else:
                 text = join_text_and_calls(message.text, calls_text(message.calls, self._format), self._format)
             content = message.content
             if len(content) > 1 or (content and type(content[0]) is not TextPart):
@@ -308,10 +356,46 @@ class _Projector:
             else:
                 content = (TextPart(text),)
             self._out.append(Message("assistant", content, reasoning=message.reasoning))
+            if self._selection is not None:
+                self._selection.note_calls(message.calls)
+        elif self._selection is not None and (searched := self._after_search(message)) is not None:
+            self._out.append(searched)
         elif is_one_object(self._format) and message.text:
             self._out.append(evolve(message, content=(TextPart(answer_text(message.text, self._format)),), raw=()))
         else:
             self._out.append(message)
+
+    def _add_searches(self, searches: Sequence[ToolSearch]) -> None:
+        """Add the model's searches for tools before a reply."""
+        for search in searches:
+            self._out += _search_messages(search)
+            if self._selection is not None:
+                self._selection.note_search(search.found)
+
+    def _after_search(self, message: Message) -> Message | None:
+        """Add the searches before a reply without calls, and return the reply as the model wrote it. Return None if the
+        model did not search.
+        """
+        if self._recall is None or not message.text:
+            return None
+        known = find_transcript(message, self._format, self._recall, answer_id(self._opening, message.text))
+        if known is None:
+            return None
+        self._add_searches(known.searches)
+        if known.tail:
+            self._turn_instructions[len(self._out)] = known.tail
+        return evolve(message, content=(TextPart(known.text),), raw=())
+
+    def _further(self, content: tuple[Part, ...], *, request: bool) -> tuple[Part, ...]:
+        """Return the content of a user message, followed by the parameters of the tools that the conversation needs
+        from here on. `request` means that the content is the user's, and that the tool prompt does not consider it.
+        """
+        selection = self._selection
+        assert selection is not None  # noqa: S101  the callers check it, which saves a call per message
+        if request:
+            selection.note_request("\n".join(part.text for part in content if isinstance(part, TextPart)))
+        text = selection.further_text()
+        return _join_contents((content, (TextPart(text),))) if text else content
 
     def _user(self, message: Message) -> None:
         for result in message.results:
@@ -326,6 +410,8 @@ class _Projector:
             return
         if self._results:
             self._flush(())
+        if self._selection is not None:
+            content = self._further(content, request=self._started)
         if content == message.content:
             self._out.append(message)
         elif content:
@@ -359,6 +445,8 @@ class _Projector:
                 media = [part for entry in self._results for part in entry[2]]
             content = _join_contents(((TextPart(text), *media), content)) if media or content else (TextPart(text),)
             self._results = []
+            if self._selection is not None:
+                content = self._further(tuple(content), request=False)
         if content:
             self._out.append(Message("user", tuple(content)))
 

@@ -14,7 +14,8 @@ Size. In formats of ordinary text, the prompt without the list of tools has at m
 (`benchmarks/prompt_size.py`). Each style lists the name, description and parameters of every tool in full. If that
 exceeds the budget, all tools together are reduced to the next tier: first to compact signatures with the first sentence
 of the description, then to names with that sentence. The last tier is never truncated; if it exceeds the model's
-context, `_check_context` rejects the request.
+context, `_check_context` rejects the request. If tools are selected (`selection`), the list begins with the names of
+all tools, which do not depend on the conversation, so that conversations share a longer prefix.
 
 The sections and their headings are parsed by `streamtool.sample`, a stand-in for a model; a test keeps the two
 consistent.
@@ -45,10 +46,12 @@ from streamtool.schemas.parameters import (
     signature,
     type_of,
 )
-from streamtool.settings import ModelSettings
+from streamtool.settings import ModelSettings, PromptSettings
 
 HEADING = "# Tools"
 LIST_HEADING = "## The tools"
+ALL_TOOLS = "All tools, without their parameters:"
+SOME_TOOLS = "The parameters of some tools follow. Before you call any other, call `{}` to see its parameters."
 EXAMPLE_HEADING = "## Example"
 YOU_WRITE = "you write:"
 NEXT_MESSAGE = "The next message is:"
@@ -86,24 +89,33 @@ _cache = LruCache[ToolPrompt](_MAX_CACHE)
 """Tool prompts, keyed by the JSON of the tools and the settings that affect the prompt."""
 
 
-def build_tool_prompt(tools: Sequence[Tool], format: str, model: ModelSettings, *, parallel: bool = True) -> ToolPrompt:
+def build_tool_prompt(
+    tools: Sequence[Tool],
+    format: str,
+    model: ModelSettings,
+    *,
+    parallel: bool = True,
+    chosen: tuple[Tool, ...] = (),
+    search: Tool | None = None,
+) -> ToolPrompt:
     """Return the tool prompt for these tools, with calls in this format; `parallel` allows several calls in one reply.
 
+    If `search` is a tool that searches for tools, only the parameters of the `chosen` tools are listed, and its own.
     Raises RequestError if the prompt does not fit into the model's context: nothing is truncated silently.
     """
     prompt = model.prompt
-    frame = prompt.results.frame
-    key = (_packed(tools), format, prompt.schema, prompt.schema_budget, frame, parallel)
+    names = tuple([tool.name for tool in chosen])
+    key = (pack_tools(tools), format, prompt.schema, prompt.schema_budget, prompt.results.frame, parallel, names)
     made = _cache.get(key)
     if made is None:
-        made = _build(tools, format, prompt.schema, prompt.schema_budget, frame, parallel=parallel)
+        made = _build(tools, format, prompt, parallel=parallel, chosen=chosen, search=search)
         if len(key[0]) <= _MAX_CACHED_TOOLS:
             _cache.put(key, made, len(key[0]) + len(made.text))
     _check_context(made, len(tools), model)
     return made
 
 
-def _packed(tools: Sequence[Tool]) -> bytes:
+def pack_tools(tools: Sequence[Tool]) -> bytes:
     """Encode every property of the tools that affects the tool prompt, for use as a cache key."""
     entries = [
         (tool.name, tool.description, tool.custom, tool.parameters, tool.examples, tool.returns) for tool in tools
@@ -136,30 +148,51 @@ def _check_context(made: ToolPrompt, count: int, model: ModelSettings) -> None:
     if tokens > model.context:
         raise RequestError(
             f"the descriptions of {count} tools take about {tokens} tokens, but the model's context is "
-            f"{model.context}; offer fewer tools, or set schema_budget",
+            f"{model.context}; offer fewer tools, or set schema_budget or select_tools",
             param="tools",
             code="context_length_exceeded",
         )
 
 
+def list_tools(tools: Sequence[Tool], format: str, model: ModelSettings) -> str:
+    """Return these tools in full, in the model's style."""
+    style = model.prompt.schema
+    return _blank(style).join(_STYLES[style](tool, format) for tool in tools)
+
+
+def _blank(style: str) -> str:
+    return "\n\n" if style == "markdown" else "\n"
+
+
 def _build(
-    tools: Sequence[Tool], format: str, style: str, budget: int | None, frame: str, *, parallel: bool
+    tools: Sequence[Tool],
+    format: str,
+    prompt: PromptSettings,
+    *,
+    parallel: bool,
+    chosen: Sequence[Tool],
+    search: Tool | None,
 ) -> ToolPrompt:
+    style, budget, frame = prompt.schema, prompt.schema_budget, prompt.results.frame
     tiers: list[tuple[Tier, Callable[[Tool], str]]] = [
         ("full", lambda tool: _STYLES[style](tool, format)),
         ("compact", _compact_entry),
         ("names", _name_entry),
     ]
+    names, described = "", tools
+    if search is not None:
+        del tiers[-1]
+        names = "\n".join([ALL_TOOLS, "", *map(_name_entry, tools), "", SOME_TOOLS.format(search.name), "", ""])
+        described = (*chosen, search)
     for tier, entry in tiers:
-        blank = "\n\n" if tier == "full" and style == "markdown" else "\n"
-        listed = blank.join(entry(tool) for tool in tools)
-        if budget is None or len(listed) <= budget:
+        listed = (_blank(style) if tier == "full" else "\n").join(entry(tool) for tool in described)
+        if budget is None or len(names) + len(listed) <= budget:
             break
     if tier == "names":
         listed = f"Their parameters are not listed; choose names that fit.\n\n{listed}"
     elif tier == "compact" or style == "compact":
         listed = f"`?` marks an optional parameter, `=` its default.\n\n{listed}"
-    return ToolPrompt(_text(listed, _examples(tools), format, frame, parallel=parallel), tier)
+    return ToolPrompt(_text(names + listed, _examples(chosen or tools), format, frame, parallel=parallel), tier)
 
 
 # --- the list of tools -----------------------------------------------------------------------------------------------

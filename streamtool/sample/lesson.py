@@ -126,7 +126,8 @@ def read_offers(listed: str) -> tuple[OfferedTool, ...]:
     lines = listed.split("\n")
     if any(line.startswith("**") for line in lines):
         return tuple(_markdown_offers(lines))
-    return tuple(_signature_offers(lines))
+    offers = {offer.name: offer for offer in _signature_offers(lines)}  # the last one lists its parameters
+    return tuple(offers.values())
 
 
 def _signature_offers(lines: Sequence[str]) -> Iterator[OfferedTool]:

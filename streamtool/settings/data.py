@@ -134,6 +134,10 @@ class Settings:
     """
     schema: SchemaStyle = setting("compact")
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
+    select_tools: int = setting(0, read.integer(0))
+    """Number of tools whose parameters the tool prompt shows: those that fit the user's messages best. The others are
+    listed by name, and a tool that the proxy runs itself shows their parameters. 0: all tools.
+    """
     roles: Literal["auto", "strict", "free"] = setting("auto")
     """`strict`: one system message at the start, then alternating user and assistant messages. `free`: as the client
     sent them.
@@ -326,6 +330,7 @@ class Settings:
             prompt=PromptSettings(
                 schema=rule.schema or self.schema,
                 schema_budget=rule.schema_budget or self.schema_budget,
+                select_tools=self.select_tools if rule.select_tools is None else rule.select_tools,
                 tokenizer=rule.tokenizer or self.tokenizer,
                 roles=family.roles if roles == "auto" else roles,
                 system_role=family.system_role if has_system == "auto" else has_system,

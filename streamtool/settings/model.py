@@ -30,6 +30,8 @@ class PromptSettings:
     schema: SchemaStyle = "compact"
     schema_budget: int | None = None
     """Maximum total number of characters for the tools in the tool prompt; None means no limit."""
+    select_tools: int = 0
+    """Number of tools whose parameters the tool prompt shows; 0: all."""
     tokenizer: str | None = None
     """The tokenizer file or folder used to count prompt tokens; None: the number is estimated."""
     roles: Roles = "strict"

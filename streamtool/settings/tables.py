@@ -102,7 +102,7 @@ class LimitSettings:
     name: int = setting(256, read.integer(1))
     """Maximum number of characters in a tool's name."""
     attempts: int = setting(3, read.integer(1))
-    """Maximum number of upstream requests per exchange, including the first."""
+    """Maximum number of upstream requests per exchange, including the first, but without those after tool searches."""
 
 
 @frozen
@@ -191,6 +191,7 @@ class ModelRule:
     tokenizer: str | None = setting(None)
     schema: SchemaStyle | None = setting(None)
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
+    select_tools: int | None = setting(None, read.optional(read.integer(0)))
     roles: Literal["auto", "strict", "free"] | None = setting(None)
     system_role: bool | Literal["auto"] | None = setting(None, read.optional(FLAG_OR_AUTO))
     media: bool | None = setting(None)

@@ -294,6 +294,7 @@ def test_the_first_matching_rule_determines_the_settings_of_a_model():
     settings = load(
         """
         schema = "json"
+        select_tools = 8
         context = 100
         [upstream.first]
         url = "sample"
@@ -307,6 +308,7 @@ def test_the_first_matching_rule_determines_the_settings_of_a_model():
         [[model]]
         match = "*"
         format = "labelled"
+        select_tools = 0
         context = 200
         """
     )
@@ -318,6 +320,7 @@ def test_the_first_matching_rule_determines_the_settings_of_a_model():
         100,
     )
     assert (coder.prompt.system_role, coder.prompt.schema) == (False, "json")
+    assert (coder.prompt.select_tools, other.prompt.select_tools) == (8, 0)
     assert (other.name, other.upstream.name, other.format, other.context) == ("claude", "first", "labelled", 200)
 
 
