@@ -147,6 +147,12 @@ def serve(
     ] = None,
     mode: ModeOption = None,
     format_: FormatOption = None,
+    select_tools: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=0, help="Show the model the parameters of only the N tools that fit best; 0: all."
+        ),
+    ] = None,
     config: Config = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Default: 127.0.0.1.")] = None,
     port: Annotated[
@@ -195,6 +201,7 @@ def serve(
             model=model,
             mode=mode,
             format=format_,
+            select_tools=select_tools,
             config=config,
             host=host,
             port=port,
@@ -286,6 +293,12 @@ def evaluate(
     forcing: Annotated[
         list[str] | None, typer.Option(metavar="METHOD", help="How to force demanded calls; default: auto.")
     ] = None,
+    select: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, metavar="N", help="Also show the parameters of only N tools (select_tools); repeat for more."
+        ),
+    ] = None,
     suite: Annotated[
         str, typer.Option(metavar="NAME", help="own, or bfcl, which needs the packages bfcl-eval and mpmath.")
     ] = "own",
@@ -340,6 +353,7 @@ def evaluate(
         tuple(mode or ()),
         tuple(schema or ()),
         tuple(forcing or ()),
+        tuple(select or ()),
         tuple(group or ()),
         suite,
         choice,

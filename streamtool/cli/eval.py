@@ -94,6 +94,7 @@ class EvalFlags:
     modes: tuple[str, ...] = ()
     schemas: tuple[str, ...] = ()
     forcing: tuple[str, ...] = ()
+    select: tuple[int, ...] = ()
     groups: tuple[str, ...] = ()
     suite: str = "own"
     choice: str = "auto"
@@ -120,6 +121,7 @@ class EvalFlags:
                 cast("Sequence[EvaluatedMode]", modes),
                 cast("Sequence[SchemaStyle]", schemas),
                 cast("Sequence[ForcingSetting]", forcing),
+                tuple(dict.fromkeys((0, *self.select))),
             )
         )
 
@@ -137,7 +139,8 @@ class EvalFlags:
         """Whether the result may become a calibration: it covers all groups of our suite as they are, and `serve` can
         apply it.
         """
-        return self.suite == "own" and self.choice == CHOICES[0] and not self.groups and not self.forcing
+        unusual = self.groups or self.forcing or self.select
+        return self.suite == "own" and self.choice == CHOICES[0] and not unusual
 
     @property
     def command(self) -> str:
@@ -153,6 +156,7 @@ class EvalFlags:
             ("--format", self.formats),
             ("--schema", self.schemas),
             ("--forcing", self.forcing),
+            ("--select", self.select),
             ("--suite", [self.suite if self.suite != "own" else None]),
             ("--group", self.groups),
             ("--choice", [self.choice if self.choice != CHOICES[0] else None]),
@@ -205,7 +209,7 @@ def calibrate(report: reports.Report, flags: EvalFlags, *, only: bool) -> None:
     elif not best.right:
         why = "no case is right"
     elif not flags.representative:
-        why = "it was measured with --suite, --group, --choice or --forcing"
+        why = "it was measured with --suite, --group, --choice, --forcing or --select"
     else:
         why = ""
     if why:
@@ -395,4 +399,5 @@ def settings_of(report: reports.Report) -> str:
     if best.mode != "native":
         lines += [f"format = {json_line(best.format)}", f"schema = {json_line(best.schema)}"]
         lines += [f"forcing = {json_line(best.forcing)}"] if best.forcing != "auto" else []
+        lines += [f"select_tools = {best.select}"] if best.select else []
     return "\n".join(lines) + "\n"

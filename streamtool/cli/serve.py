@@ -66,6 +66,7 @@ class ServeFlags:
     model: str | None = None
     mode: str | None = None
     format: str | None = None
+    select_tools: int | None = None
     config: str | None = None
     host: str | None = None
     port: int | None = None
@@ -90,6 +91,7 @@ class ServeFlags:
             raise SettingsError(f"--server: expected one of {', '.join(SERVERS)}, found {self.server!r}")
         overrides: dict[str, Any] = {"mode": self.mode, "format": self.format, "insecure": self.insecure or None}
         overrides |= {"workers": self.workers, "inspect": self.inspect or None, "contents": self.contents or None}
+        overrides["select_tools"] = self.select_tools
         if self.upstream is not None:
             key = None if self.key_env is None else f"env:{self.key_env}"
             overrides["upstream"] = {"flag": {"url": self.upstream, "protocol": self.protocol, "key": key}}
@@ -263,7 +265,8 @@ def describe(settings: Settings, listening: str, screen: Screen) -> None:
     for rule in settings.models:
         target = f" at {rule.upstream}" if rule.upstream else ""
         screen.line(f"  model     {rule.match} → {rule.use or 'the same name'}{target}")
-    screen.line(f"  mode      {settings.mode}, format {settings.format}")
+    selects = f", parameters of {settings.select_tools} tools" if settings.select_tools else ""
+    screen.line(f"  mode      {settings.mode}, format {settings.format}{selects}")
     for measured in settings.calibrations:
         if settings.for_model(measured.model).calibration == measured:
             screen.line(

@@ -51,6 +51,8 @@ class EvaluatedVariant:
     schema: SchemaStyle = "compact"
     forcing: ForcingSetting = "auto"
     """How a demanded call is forced."""
+    select: int = 0
+    """Number of tools whose parameters the tool prompt shows; 0: all."""
 
     @property
     def name(self) -> str:
@@ -59,7 +61,8 @@ class EvaluatedVariant:
             return title
         style = "" if self.schema == "compact" else f", schema {self.schema}"
         forcing = "" if self.forcing == "auto" else f", forcing {self.forcing}"
-        return f"{self.format}{style}{forcing}"
+        select = f", select {self.select}" if self.select else ""
+        return f"{self.format}{style}{forcing}{select}"
 
     @property
     def served(self) -> Mode | None:
@@ -74,7 +77,14 @@ class EvaluatedVariant:
         if mode == "native":
             return evolve(settings, mode=mode)
         upstreams = {name: evolve(upstream, forcing=self.forcing) for name, upstream in settings.upstreams.items()}
-        return evolve(settings, mode=mode, format=self.format, schema=self.schema, upstreams=upstreams)
+        return evolve(
+            settings,
+            mode=mode,
+            format=self.format,
+            schema=self.schema,
+            upstreams=upstreams,
+            select_tools=self.select,
+        )
 
 
 def variants_of(
@@ -82,10 +92,11 @@ def variants_of(
     modes: Sequence[EvaluatedMode],
     schemas: Sequence[SchemaStyle],
     forcing: Sequence[ForcingSetting] = ("auto",),
+    select: Sequence[int] = (0,),
 ) -> Iterator[EvaluatedVariant]:
-    """Yield each combination of mode, format, style of schemas and method of forcing."""
+    """Yield each combination of mode, format, style of schemas, method of forcing and number of selected tools."""
     for mode in modes:
         if MODES[mode].title:
             yield EvaluatedVariant(mode)
         else:
-            yield from (EvaluatedVariant(mode, *ways) for ways in product(formats, schemas, forcing))
+            yield from (EvaluatedVariant(mode, *ways) for ways in product(formats, schemas, forcing, select))

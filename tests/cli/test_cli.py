@@ -757,13 +757,14 @@ def test_serve_check_summarises_the_settings(run, tmp_path, monkeypatch):
 def test_serve_check_includes_the_flags(run, monkeypatch):
     monkeypatch.setenv("A_KEY", "very-secret")
     flags = ["--upstream", "http://127.0.0.1:8000/v1/", "--protocol", "chat", "--key-env", "A_KEY", "--model", "big"]
+    flags += ["--select-tools", "8"]
     code, out, _ = run("serve", "--check", *flags, "--mode", "emulate", "--format", "react", "--host", "::1")
     assert code == 0
     assert out.splitlines() == [
         "streamtool listens on http://[::1]:8700/v1",
         "  upstream  flag: http://127.0.0.1:8000/v1, chat, with its own key",
         "  model     * → big",
-        "  mode      emulate, format react",
+        "  mode      emulate, format react, parameters of 8 tools",
         "  clients   need no key",
         "the settings are valid",
     ]

@@ -219,6 +219,7 @@ def test_only_a_result_for_the_whole_suite_becomes_a_calibration():
     for flags in (EvalFlags("sample", groups=("none",)), EvalFlags("sample", suite="bfcl")):
         assert not flags.representative
     assert not EvalFlags("sample", forcing=("schema",)).representative
+    assert not EvalFlags("sample", select=(8,)).representative
     assert not EvalFlags("sample", choice="required").representative
 
 

@@ -99,6 +99,7 @@ def test_only_an_expected_call_that_is_left_to_the_model_is_demanded():
      " --mode naive --suite bfcl --group multiple --group irrelevance --choice required"),
     (EvalFlags("http://h", protocol="completions", formats=("invoke",), forcing=("grammar",), minutes=1.5),
      " --protocol completions --minutes 1.5 --format invoke --forcing grammar"),
+    (EvalFlags("http://h", select=(4, 8)), " --select 4 --select 8"),
 ])  # fmt: skip
 def test_the_report_contains_the_command_that_repeats_it(flags, words):
     assert flags.command == f"streamtool eval URL{words}"
