@@ -26,7 +26,7 @@ def store(folder: Path, command: str, cases: Cases, *, choice: str = "auto", dat
         forcing="schema" if "schema" in words else "auto",
     )
     names = tuple(f"{group} {number}" for group, (_, count) in cases.items() for number in range(count))
-    suite = "BFCL v4" if "bfcl" in words else "streamtool 1"
+    suite = "BFCL v4" if "bfcl" in words else "streamtool 2"
     url, command = "http://127.0.0.1:1", f"streamtool eval URL {command}"
     protocol = "completions" if "completions" in words else "chat"
     subject = Subject(

@@ -65,7 +65,7 @@ def _own(groups: Sequence[str]) -> Iterable[Scenario]:
 
 
 SUITES: Final = {
-    "own": Suite("streamtool 1", _own_groups, _own),
+    "own": Suite("streamtool 2", _own_groups, _own),
     "bfcl": Suite("BFCL v4", lambda: bfcl.GROUPS, bfcl.scenarios),
 }
 SCHEMAS: Final = get_args(SchemaStyle)

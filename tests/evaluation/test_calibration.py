@@ -39,7 +39,7 @@ ASKS = {"model": "any", "messages": [{"role": "user", "content": "Ping it."}], "
 def journal_for(seed: int, path: Path | None = None) -> Journal:
     order = order_of(tuple(SCENARIOS), GROUPS, seed)
     journal = Journal(
-        Subject("made-up", "vLLM 1.0", "http://h", "chat", "2026-12-01", "1.0", seed, "streamtool 1", VARIANTS, order),
+        Subject("made-up", "vLLM 1.0", "http://h", "chat", "2026-12-01", "1.0", seed, "streamtool 2", VARIANTS, order),
         path,
     )
     if path is not None:

@@ -38,7 +38,7 @@ def changed(value: Any) -> Any:
 
 
 def test_there_are_enough_scenarios_of_each_kind():
-    assert len(SCENARIOS) == len(suite()) >= 120
+    assert len(SCENARIOS) == len(suite()) >= 206
     groups = {scenario.group for scenario in suite()}
     assert groups == {
         "choice", "nested", "enum", "array", "numbers", "optional", "parallel", "dependent", "errors", "injection", "none",
