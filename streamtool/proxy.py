@@ -129,6 +129,11 @@ class Proxy:
         )
 
     @property
+    def engines(self) -> Mapping[str, str]:
+        """The servers that were recognized at the upstreams, and the consequences, in one line for each name."""
+        return self._templates.engines.lines()
+
+    @property
     def store(self) -> Store:
         """The store for earlier replies."""
         return self._tools.store

@@ -21,6 +21,7 @@ from support import law
 from statemachine import parser
 from statemachine.formats import compile as tables
 from streamtool.upstream import chat_templates as templates
+from streamtool.upstream import engines
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -60,22 +61,26 @@ ssl.create_default_context = default_context
 ASKS = templates.ask_for_template
 """The function that requests an upstream's chat template.
 
-Tests that count requests would see these requests, so only one file enables them.
+Tests that count requests would see these requests, so only two files enable them.
 """
+RECOGNIZES = engines.recognize_server
+"""The function that recognizes an upstream's server."""
 
 
 async def shows_none(*_: object) -> None:
-    """Pretend that an upstream has no chat template."""
+    """Pretend that an upstream has no chat template, and a server that is not known."""
 
 
 templates.ask_for_template = shows_none
+engines.recognize_server = shows_none
 
 
 @pytest.fixture
 def asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let upstreams be asked for their chat templates."""
+    """Let upstreams be asked for their chat templates and their servers."""
     monkeypatch.setattr(templates, "ask_for_template", ASKS)
     monkeypatch.setattr("streamtool.probe.client.ask_for_template", ASKS)
+    monkeypatch.setattr(engines, "recognize_server", RECOGNIZES)
 
 
 law.enforce()  # check every event in every test against the tables of `statemachine.machine.states`

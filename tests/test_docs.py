@@ -49,6 +49,7 @@ from streamtool.settings import (
 )
 from streamtool.settings.readers import key_of
 from tools import (
+    engines_page,
     failures_page,
     formats_page,
     parsers_page,
@@ -150,6 +151,7 @@ GENERATED = {
     "docs/reference/formats.md": formats_page.page,
     "docs/reference/states.md": states_page,
     "docs/when-the-model-does-not-call.md": failures_page.page,
+    "docs/proxy.md": engines_page.page,
     "docs/reference/reports.md": reports_page.page,
     "docs/reference/parsers.md": parsers_page.page,
     "docs/reference/promises.md": promises_page.page,

@@ -67,7 +67,9 @@ class Resources:
             middleware = make_middleware(self.settings, apps, self.on_exchange, templates)
             stack.callback(middleware.store.close)
             with anyio.move_on_after(TEMPLATE_TIMEOUT):
-                await templates.learn(self.settings.for_model(self.model))
+                async with anyio.create_task_group() as asking:
+                    asking.start_soon(templates.engines.ask_all)
+                    await templates.learn(self.settings.for_model(self.model))
             yield OpenResources(middleware, tools)
 
     def _upstream(self, upstream: UpstreamSettings) -> ASGIApp:

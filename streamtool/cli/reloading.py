@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
@@ -87,6 +87,11 @@ class ReloadingProxy:
     def settings(self) -> Settings:
         """Settings for new requests."""
         return self._proxy.settings
+
+    @property
+    def engines(self) -> Mapping[str, str]:
+        """The servers that were recognized at the upstreams (see `Proxy.engines`)."""
+        return self._proxy.engines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -15,7 +15,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ from streamtool.server.services import open_phrases
 from streamtool.settings import LimitSettings, Settings, check_reload, load
 from streamtool.settings import check as check_safety
 from streamtool.upstream.chat_templates import ChatTemplates
+from streamtool.upstream.engines import recognized_lines
 
 T = TypeVar("T")
 _Serve = Callable[[ReloadingProxy, socket.socket], list[int]]
@@ -147,7 +148,7 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
         for wanted, module in ((settings.metrics, "metrics"), (settings.otel, "otel")):
             if wanted:
                 importlib.import_module(f"streamtool.observe.{module}")  # fails if the extra is missing
-        describe(settings, settings.listen, screen)
+        describe(settings, settings.listen, screen, anyio.run(recognized_lines, settings))
         screen.line(("the settings are valid", "bold green"))
         return
     logs.configure(settings)
@@ -167,7 +168,7 @@ def _serve_alone(reloads: Reloads, settings: Settings, serve: _Serve, screen: Sc
     settings = _with_affordable_limits(settings)
 
     def begun() -> None:
-        announce(settings, listening, screen)
+        announce(settings, listening, screen, proxy.engines)
 
     proxy = ReloadingProxy(  # fails if an extra is missing
         settings, lambda: _with_affordable_limits(reloads.read()), begun=begun, accepted=reloads.accept
@@ -218,7 +219,7 @@ def _serve_with_workers(reloads: Reloads, settings: Settings, serve: _Serve, scr
         listening = address(settings.host, made[0].getsockname()[1])
         with pid_file(listening):
             workers = Workers(made, work, ended=shared.discard_worker, attempt=attempt, accept=accept)
-            return workers.run(lambda: announce(settings, listening, screen))
+            return workers.run(lambda: announce(settings, listening, screen, anyio.run(recognized_lines, settings)))
 
 
 async def _start_and_close(settings: Settings) -> None:
@@ -232,12 +233,14 @@ def _with_affordable_limits(settings: Settings) -> Settings:
     return evolve(settings, limits=affordable_limits(settings.limits))
 
 
-def announce(settings: Settings, listening: str, screen: Screen) -> None:
+def announce(settings: Settings, listening: str, screen: Screen, engines: Mapping[str, str]) -> None:
     """Print the proxy's address and how to send it a request; with JSON logs, write a single log record instead."""
     if settings.log == "json":
         _log.info("listens on http://%s/v1", listening)
+        for name, line in engines.items():
+            _log.debug("upstream %s: %s", name, line)
         return
-    describe(settings, listening, screen)
+    describe(settings, listening, screen, engines)
     screen.line()
     screen.line((f"Paste this into another terminal{model_hint(settings)}:", "bold"))
     screen.line(curl_line(listening, settings))
@@ -254,14 +257,16 @@ def reload(flags: ServeFlags) -> None:
     Screen().line(f"asked process {process} to reload its settings; its log reports the result")
 
 
-def describe(settings: Settings, listening: str, screen: Screen) -> None:
-    """Print the proxy's address and a summary of its settings."""
+def describe(settings: Settings, listening: str, screen: Screen, engines: Mapping[str, str]) -> None:
+    """Print the proxy's address, a summary of its settings, and the servers that were recognized."""
     screen.line(("streamtool", "bold cyan"), " listens on ", (f"http://{listening}/v1", "bold"))
     if not settings.upstreams:
         screen.line("  upstream  the embedded sample model (use --upstream URL for a real one)")
     for name, upstream in settings.upstreams.items():
         key = "its own key" if upstream.key else "the client's authorization"
         screen.line(f"  upstream  {name}: {upstream.url}, {upstream.protocol}, with {key}")
+        if name in engines:
+            screen.line(f"  engine    {engines[name]}")
     for rule in settings.models:
         target = f" at {rule.upstream}" if rule.upstream else ""
         screen.line(f"  model     {rule.match} → {rule.use or 'the same name'}{target}")

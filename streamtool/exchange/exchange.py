@@ -349,6 +349,11 @@ class Exchange:
         return self._process(self._upstream.fail(error))
 
     @property
+    def error(self) -> StreamtoolError | None:
+        """The error that ended the reply, if any."""
+        return self._record.error
+
+    @property
     def written(self) -> int:
         """Number of characters that the upstream has written so far."""
         return self._choices.written
@@ -499,12 +504,12 @@ class Exchange:
         self.cut = self.cut or (self.lingers and self._record.reported_usage is None)
         self.lingers = False
         self._record.count(self._upstream.reader.usage, sent=self._response.sent, written=self._choices.written)
+        usage = self._record.usage
         # Counted before this branch, because a rejected attempt costs tokens as well.
         if self._rejected is not None:
             self._record.reject(self._rejected)
             self.retry = True
             return
-        usage = self._record.usage
         if usage != Usage() or self.conversation.include_usage or self._response.complete:
             out.append(UsageReport(usage))
         out.append(ReplyEnd())

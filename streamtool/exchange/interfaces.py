@@ -95,6 +95,21 @@ class UpstreamRequest:
 
 
 @frozen
+class PromptCut:
+    """A prompt that the upstream has read only in part."""
+
+    read: int
+    """The number of prompt tokens that the upstream reports."""
+    least: int
+    """The number of tokens that the prompt has at least."""
+    fix: str
+    """The remedy."""
+
+    def __str__(self) -> str:
+        return f"the upstream read {self.read} of at least {self.least} tokens of the prompt; {self.fix}"
+
+
+@frozen
 class ResponseHead:
     """The status and headers of the reply."""
 
@@ -186,6 +201,10 @@ class Record:
     """Name of the client's key in the settings; empty if the settings name none."""
     warning: str = ""
     """A warning about many tools, in the first record with these tools and this model; empty in all others."""
+    engine: str = ""
+    """Name and version of the upstream's server, if it was recognized."""
+    prompt_cut: PromptCut | None = None
+    """How much of the prompt the upstream read, if it cut the prompt."""
 
     @property
     def outcome(self) -> ExchangeOutcome:

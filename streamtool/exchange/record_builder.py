@@ -123,6 +123,8 @@ class RecordBuilder:
             passed=plan.passthrough,
             done=done,
             warning=self.warning,
+            engine="" if plan.model.engine is None else plan.model.engine.title,
+            prompt_cut=response.headers.prompt_cut,
         )
 
     def _since(self, moment: float | None) -> float | None:

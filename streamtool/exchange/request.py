@@ -4,21 +4,23 @@ Conversation ─▶ project ─▶ write_request (the upstream's protocol) ─�
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from attrs import evolve
 
 from streamtool import prompting
+from streamtool.core.conversation import Conversation
 from streamtool.exchange.call_forcing import constrained, forced
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Tokenizers, UpstreamRequest
 from streamtool.exchange.plan import Known, Plan
 from streamtool.exchange.received import Received
-from streamtool.prompting.window import limit_max_tokens
+from streamtool.prompting.window import CountTokens, limit_max_tokens, needed_window
 from streamtool.protocols.interfaces import Headers
 from streamtool.protocols.registry import PROTOCOLS
 from streamtool.protocols.shared import wire
+from streamtool.settings import ModelSettings
 
 _DROPPED: Final = frozenset(
     (b"content-length", b"content-encoding", b"transfer-encoding", b"accept-encoding", b"expect", b"content-type")
@@ -108,12 +110,23 @@ def attempt(
             searches=searches,
         )
         projected = constrained(projected, plan.forcing.current)
+    tokenizer = None if tokenizers is None else tokenizers.of(model)
     if model.context is not None:
-        projected = limit_max_tokens(projected, model.context, None if tokenizers is None else tokenizers.of(model))
+        projected = limit_max_tokens(projected, model.context, tokenizer)
+    if model.chooses_window:
+        model = _with_window(model, projected, tokenizer)
     body = plan.upstream.write_request(projected, model, stream=True)
     return UpstreamRequest(
         _path(plan, stream=True), _headers(received, plan, body), body, _upstream_name(plan), number, projected
     )
+
+
+def _with_window(model: ModelSettings, projected: Conversation, tokenizer: CountTokens | None) -> ModelSettings:
+    """Return the settings with the window that the request asks for, or without one if the client chooses it."""
+    given = projected.raw.get("options") if projected.protocol == "ollama" else None
+    if model.engine is None or (isinstance(given, Mapping) and given.get("num_ctx") is not None):
+        return evolve(model, context=None)
+    return evolve(model, context=model.engine.window_for(model.name, needed_window(projected, tokenizer)))
 
 
 def _upstream_name(plan: Plan) -> str | None:

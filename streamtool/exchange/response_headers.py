@@ -5,7 +5,7 @@ from typing import Final
 from attrs import define, field
 
 from streamtool.core.errors import StreamtoolError
-from streamtool.exchange.interfaces import ResponseHead
+from streamtool.exchange.interfaces import PromptCut, ResponseHead
 from streamtool.exchange.plan import Plan
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 
@@ -27,6 +27,7 @@ _DROPPED: Final = frozenset(
         b"x-streamtool-format",
         b"x-streamtool-attempts",
         b"x-streamtool-unmet",
+        b"x-streamtool-truncated",
     )
 )
 _RETRY_HINTS: Final = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
@@ -44,6 +45,8 @@ class ResponseHeaders:
     attempts: int = field(default=0, init=False)
     unmet: str | None = field(default=None, init=False)
     """The cause of the last attempt's failure, if its reply is delivered anyway."""
+    prompt_cut: PromptCut | None = field(default=None, init=False)
+    """How much of the prompt the upstream read, if it cut the prompt."""
 
     def take(self, headers: Headers) -> None:
         """Adopt the upstream's headers, whose names are in lower case. They replace the headers of the previous
@@ -78,4 +81,5 @@ class ResponseHeaders:
             *(((b"x-streamtool-format", plan.model.format.encode()),) if plan.emulates else ()),
             (b"x-streamtool-attempts", str(self.attempts).encode()),
             *(((b"x-streamtool-unmet", self.unmet.encode()),) if self.unmet is not None else ()),
+            *(((b"x-streamtool-truncated", str(self.prompt_cut).encode()),) if self.prompt_cut is not None else ()),
         )

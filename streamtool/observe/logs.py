@@ -97,6 +97,8 @@ def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
             "retried": 0 if usage.retried is None else usage.retried.input + usage.retried.output,
         },
         "options": dict(record.options),
+        "engine": printable(record.engine),
+        "prompt_cut": None if (cut := record.prompt_cut) is None else {"read": cut.read, "least": cut.least},
         "dropped": [printable(note) for note in record.dropped[:_MANY]],
         "warning": record.warning,
         "error": None if error is None else error_fields(error, contents=contents),
@@ -160,6 +162,8 @@ def summarize(record: Record, *, contents: bool = False) -> str:
         said.append(f"tool searches {searches}")
     if record.unmet is not None:
         said.append(f"delivered despite: {record.unmet}")
+    if record.prompt_cut is not None and record.error is None:
+        said.append(str(record.prompt_cut))
     if record.outcome == "left":
         said.append("the client left")
     elif record.incomplete:
@@ -186,6 +190,9 @@ def _served(record: Record) -> str:
 def level_of(record: Record) -> int:
     """Return the log level: WARNING if anything failed or the record contains a warning, and INFO if not."""
     return logging.WARNING if record.error is not None or record.unmet is not None or record.warning else logging.INFO
+    """Return the log level: WARNING if anything failed, and INFO if not."""
+    fine = record.error is None and record.unmet is None and record.prompt_cut is None
+    return logging.INFO if fine else logging.WARNING
 
 
 def log_exchange(record: Record, *, contents: bool = False, trace: str | None = None) -> None:

@@ -50,6 +50,7 @@ _OWN: Final = (
     "held",
     "first_call",
     "client",
+    "engine",
 )
 """Fields of the log record that are copied into a span unchanged."""
 _NANO = 1_000_000_000

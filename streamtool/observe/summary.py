@@ -37,6 +37,8 @@ LAST_LINE_FIELDS = (
     "dropped",
     "tokens",
     "upstream",
+    "engine",
+    "prompt_cut",
 )
 """Fields taken from the last line."""
 

@@ -15,13 +15,19 @@ from streamtool.core.conversation import Conversation, TextPart
 from streamtool.core.errors import RequestError
 
 BYTES_PER_TOKEN: Final = 4
-_MESSAGE: Final = 4
+MESSAGE_TOKENS: Final = 4
+"""Number of tokens that a chat template adds to a message, as an estimate."""
 _MEDIA: Final = 1600
 _MARGIN: Final = 1.25
 """Minimum ratio of the estimate to the window for a prompt that counts as too long."""
 _MIN_REPLY: Final = 256
 """Minimum value that the limit on the reply's tokens is lowered to; the model's server decides whether that many fit.
 """
+
+_REPLY: Final = 2048
+"""Number of tokens to allow for a reply whose length the client does not limit."""
+CONTEXT_EXCEEDED: Final = "context_length_exceeded"
+"""Code of the error for a prompt that does not fit into the window."""
 
 CountTokens = Callable[[str], int]
 """A function that counts the tokens in a string."""
@@ -37,12 +43,34 @@ def prompt_tokens(conversation: Conversation, tokenizer: CountTokens | None) -> 
     count = tokenizer or estimate_tokens
     total = 0
     for message in conversation.messages:
-        total += _MESSAGE
+        total += MESSAGE_TOKENS
         for part in message.content:
             total += count(part.text) if isinstance(part, TextPart) else _MEDIA
     for tool in conversation.tools:
         total += count(tool.description) + len(msgspec.json.encode(tool.parameters)) // BYTES_PER_TOKEN
     return total
+
+
+def least_tokens(conversation: Conversation) -> int:
+    """Return a number of tokens that the messages have in any case. Media, native tools and reasoning count as nothing,
+    because a chat template may drop them.
+
+    No token extends over a space between two words, and a token of a language that is written without spaces seldom has
+    more than four characters (eight more bytes than characters).
+    """
+    least = 0
+    for message in conversation.messages:
+        for part in message.content:
+            if isinstance(part, TextPart):
+                text = part.text
+                least += max(len(text.split()), (len(text.encode("utf-8", "replace")) - len(text)) // 8)
+    return least
+
+
+def needed_window(conversation: Conversation, tokenizer: CountTokens | None) -> int:
+    """Return the number of tokens that the prompt and its reply need."""
+    tokens = prompt_tokens(conversation, tokenizer)
+    return int(tokens * (1 if tokenizer else _MARGIN)) + (conversation.options.max_tokens or _REPLY)
 
 
 def limit_max_tokens(conversation: Conversation, window: int | None, tokenizer: CountTokens | None) -> Conversation:
@@ -61,7 +89,7 @@ def limit_max_tokens(conversation: Conversation, window: int | None, tokenizer: 
             f"prompt is too long: {tokens} tokens > {window} maximum; the model's maximum context length is {window} "
             "tokens, so reduce the length of the messages",
             param="messages",
-            code="context_length_exceeded",
+            code=CONTEXT_EXCEEDED,
         )
     asked, left = conversation.options.max_tokens, max(window - tokens, _MIN_REPLY)
     if asked is None or asked <= left:

@@ -85,7 +85,7 @@ class Models:
         models = []
         for model, own in (await self._fetch_all(scope, receive)).items():
             told = own if self._protocol(model) == name else {}
-            models.append(ListedModel(model, told, self._settings.for_model(model).context))
+            models.append(ListedModel(model, told, self._templates.inform(self._settings.for_model(model)).context))
         return protocol.write_models(path, wanted, models)
 
     def _upstream(self, model: str) -> str:
@@ -96,7 +96,7 @@ class Models:
     def _protocol(self, model: str) -> str:
         """Return the protocol of the model's upstream."""
         upstream = self._settings.upstreams.get(self._upstream(model))
-        return upstream.wire_protocol if upstream else "chat"
+        return self._templates.engines.protocol_of(upstream) if upstream else "chat"
 
     async def _fetch_all(self, scope: Scope, receive: Receive) -> Mapping[str, Mapping[str, Json]]:
         """Return each model's fields from its upstream, by model name. The models named in the settings precede the
@@ -168,5 +168,6 @@ class Models:
                 "reason": settings.training.reason,
                 "model": settings.name,
                 "upstream": upstream,
+                **({} if settings.engine is None else {"engine": settings.engine.title}),
             },
         }

@@ -13,8 +13,9 @@ import anyio
 
 from streamtool.asgi.off_loop import LARGE, slices
 from streamtool.asgi.types import ATTENDED, ASGIApp, ASGIMessage, Receive, Scope, Send
-from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.errors import StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest, too_large
+from streamtool.prompting.window import CONTEXT_EXCEEDED
 from streamtool.server.client_connection import ClientConnection
 from streamtool.server.gate import ENTRY, Entry
 from streamtool.settings import Settings
@@ -26,6 +27,9 @@ GRACE: Final = 5.0
 """Seconds that the app has to finish its own work after the reply has ended normally."""
 _SHORTCUTS: Final = ("http.response.pathsend", "http.response.zerocopysend")
 """ASGI extensions that an app could use to bypass its `send`."""
+
+_NOT_SERVED: Final = (404, 405, 501)
+"""Statuses of a path that is not served."""
 
 _log = logging.getLogger("streamtool")
 
@@ -114,6 +118,8 @@ class ServedExchange:
                 aside = self._large and exchange.ready is None
                 request = await self._client.run_off_loop(exchange.request) if aside else exchange.request()
             except StreamtoolError as error:
+                if error.code == CONTEXT_EXCEEDED:  # the server may have been started again with a larger window
+                    await self._driver.templates.engines.doubt(exchange.plan.model)
                 await self._client.write(exchange.fail(error))
                 return
             scope = self._driver.inner_scope(self._scope, request)
@@ -175,6 +181,7 @@ class ServedExchange:
                     self._lingers = True
                     self._stop(MOMENT)
                 elif exchange.done or exchange.retry:
+                    self._check_protocol()
                     self._stop(0 if exchange.cut or exchange.retry else GRACE)
             case "http.response.start":
                 out = exchange.respond(message["status"], [(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
@@ -183,6 +190,16 @@ class ServedExchange:
                     self._stop(0)
             case _:
                 pass  # trailers, early hints, debug messages: meaningless in the rewritten reply
+
+    def _check_protocol(self) -> None:
+        """Stop speaking the protocol of a recognized server if the server does not serve its path. Its refusal of an
+        unknown model has the same status.
+        """
+        model, error = self._exchange.plan.model, self._exchange.error
+        if model.upstream is None or model.protocol == model.upstream.wire_protocol:
+            return
+        if isinstance(error, UpstreamRefused) and error.status in _NOT_SERVED and "model" not in error.message.lower():
+            self._driver.templates.engines.distrust(model)
 
     async def _handle_large(self, body: bytes, *, last: bool) -> None:
         """Process a body in pieces, so that other tasks can run in between."""

@@ -2,7 +2,7 @@
 `/v1/responses/input_tokens`, Gemini's `countTokens`).
 
 If the upstream uses the client's protocol, it counts the tokens, with tools and results already converted to text.
-Otherwise, `prompting.window` estimates the count.
+Otherwise, a recognized server counts those of the text if it can, or `prompting.window` estimates the count.
 """
 
 from collections.abc import Iterable
@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+import anyio
 from attrs import frozen
 
 from streamtool import prompting
@@ -19,12 +20,16 @@ from streamtool.core.clients import client_of
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError
 from streamtool.exchange import Services, decode_body, decoded_size
-from streamtool.prompting.window import CountTokens, prompt_tokens
+from streamtool.models.engines import read_count
+from streamtool.prompting.window import MESSAGE_TOKENS, CountTokens, prompt_tokens
 from streamtool.protocols.interfaces import CountingProtocol
 from streamtool.protocols.shared import wire
 from streamtool.protocols.table import upstream_name
 from streamtool.settings import ModelSettings, Settings
+from streamtool.upstream.app import OUTSIDE_VERSION
 
+_SECONDS: Final = 5.0
+"""Maximum number of seconds for a server to count."""
 _FORWARDED: Final = (b"anthropic-", *wire.KEY_HEADERS, b"traceparent", b"user-agent")
 
 
@@ -80,6 +85,15 @@ class TokenCount:
         return self.protocol.write_count(prompt_tokens(self.projected, self.tokenizer) if count is None else count)
 
     @property
+    def text(self) -> str:
+        """The text of all messages."""
+        return "\n".join(message.text for message in self.projected.messages)
+
+    def answer_counted(self, counted: int) -> bytes:
+        """Return the response body for a number of tokens in the text."""
+        return self.protocol.write_count(counted + MESSAGE_TOKENS * len(self.projected.messages))
+
+    @property
     def path(self) -> str:
         """The upstream's path for the request."""
         return self.protocol.count_path(self.model)
@@ -120,4 +134,34 @@ async def count_tokens(
                 receive=receive,
             )
             told = answer.body if answer.status == 200 else None
+    elif counting.tokenizer is None and (
+        counted := await _count_at_server(app, scope, counting, receive, upstream_key)
+    ):
+        return counting.answer_counted(counted)
     return await sized(partial(counting.answer, told), len(body))
+
+
+async def _count_at_server(
+    app: ASGIApp, scope: Scope, counting: TokenCount, receive: Receive, upstream_key: str
+) -> int | None:
+    """Return the number of tokens in the text according to the model's server, or None if it does not count them."""
+    model = counting.model
+    if model.engine is None or model.engine.engine.counter is None or model.upstream is None:
+        return None
+    counter = model.engine.engine.counter
+    body = wire.encode({"model": model.name, counter.member: counting.text})
+    headers = [pair for pair in scope["headers"] if pair[0].lower() in wire.KEY_HEADERS]
+    inner = {**scope, upstream_key: model.upstream.name, OUTSIDE_VERSION: True}
+    with suppress(StreamtoolError, ValueError), anyio.move_on_after(_SECONDS):
+        answer = await ask(
+            app,
+            inner,
+            "POST",
+            counter.path,
+            body=body,
+            headers=(*headers, (b"content-type", b"application/json")),
+            receive=receive,
+        )
+        if answer.status == 200:
+            return read_count(wire.decode_tolerant(answer.body))
+    return None

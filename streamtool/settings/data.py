@@ -71,6 +71,8 @@ class Settings:
     """The model's response template: a file, a Hugging Face folder, or the template itself. `auto`: the one next to the
     `chat_template` file. `none`: no template.
     """
+    recognize: bool = setting(True)
+    """Whether to find out which servers the upstreams run, and to use their protocols and windows if none are set."""
     formats: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.format_name)))
     """Formats to recognize in addition to the taught one; None means all that are enabled by default."""
     arguments: Literal["stream", "complete"] = setting("stream")

@@ -8,9 +8,10 @@ from statemachine import FORMATS, OPT_IN
 from statemachine.formats import DEFAULT, find_format, rivals_of
 from streamtool.core.errors import SettingsError
 from streamtool.models.chat_templates import Recognised
+from streamtool.models.engines import FoundEngine
 from streamtool.models.families import UNKNOWN, Family, Roles
 from streamtool.models.response_templates import Described
-from streamtool.protocols.table import ForcingSetting
+from streamtool.protocols.table import PROTOCOLS, ForcingSetting
 from streamtool.settings.calibrations import Calibration
 from streamtool.settings.tables import Mode, ResultSettings, SchemaStyle, UpstreamSettings
 
@@ -94,6 +95,10 @@ class ModelSettings:
     """The measurement that chose mode, format and schema."""
     uncalibrated: "ModelSettings | None" = None
     """The settings without that measurement."""
+    engine: FoundEngine | None = None
+    """The server that was recognized; None if it is unknown."""
+    chooses_window: bool = False
+    """Whether each request asks for a window that fits its prompt, of at most `context` tokens."""
 
     @property
     def listened_formats(self) -> tuple[str, ...] | None:
@@ -167,6 +172,23 @@ class ModelSettings:
             prompt=evolve(self.prompt, schema=measured.schema or self.prompt.schema),
             calibration=measured,
             uncalibrated=self,
+        )
+
+    def with_engine(self, found: FoundEngine, *, speaks: bool = True) -> "ModelSettings":
+        """Return the same settings, with the properties of a recognized server where nothing was set. `speaks` is
+        whether its own protocol may be used.
+        """
+        row, protocol = found.engine, self.protocol
+        automatic = self.upstream is not None and self.upstream.protocol == "auto"
+        if speaks and automatic and (self.forcing == "auto" or self.forcing in PROTOCOLS[row.protocol].forcing):
+            protocol = row.protocol
+        return evolve(
+            self,
+            engine=found,
+            protocol=protocol,
+            forcing=row.forcing if self.forcing == "auto" else self.forcing,
+            context=self.context or found.window(self.name),
+            chooses_window=row.grows and self.context is None and protocol == row.protocol,
         )
 
     def with_template(self, recognised: Recognised | None) -> "ModelSettings":

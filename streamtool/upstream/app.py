@@ -14,9 +14,9 @@ body) and `idle` (between two pieces), because a timer for each piece would cost
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 from urllib.parse import quote, unquote, urlsplit
 
 import anyio
@@ -26,9 +26,9 @@ from attrs import define, field
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import ATTENDED, ASGIApp, ClientWatch, Receive, Scope, Send, encoded_path
 from streamtool.core.errors import RequestError, UpstreamError, UpstreamTimeout
+from streamtool.models.engines import HOSTED
 from streamtool.protocols.registry import UPSTREAMS
 from streamtool.protocols.shared import wire
-from streamtool.protocols.table import protocol_of_host
 from streamtool.settings import LimitSettings, UpstreamSettings
 from streamtool.upstream.network import failure_of, open_network, proxy_of
 from streamtool.upstream.resending import send_async
@@ -73,8 +73,12 @@ RESPONSE_HEADERS = frozenset(
     )
 )
 """Response headers that are passed to the client, in addition to rate limits."""
-UNVERSIONED_PATHS = frozenset(("/props", "/api/show"))
-"""Paths outside `/v1` where servers (llama.cpp, Ollama) describe a model."""
+UNVERSIONED_PATHS = frozenset(("/props", "/api/show", "/api/chat", "/api/tags"))
+"""Paths outside `/v1` where servers (llama.cpp, Ollama) describe a model, and those of Ollama's protocol."""
+OUTSIDE_VERSION: Final = "streamtool.outside_version"
+"""Scope key of questions about a server, whose paths are outside the version in the base URL."""
+_DOWN: Final = frozenset((502, 503, 504))
+"""Statuses of a server that is not running, or has not loaded its model."""
 _RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
 _IN_PATHS = "/:@!$&'()*+,;=~%"
 """Characters that are not escaped in an encoded path, in addition to letters, digits and `_.-`."""
@@ -118,7 +122,10 @@ class HttpUpstream:
         proxy = None if transport else proxy_of(settings.url)
         self.proxy_note = f" (through the proxy {proxy.url.netloc.decode('ascii', 'replace')})" if proxy else ""
         """The part of error messages that names the proxy; empty if no proxy is used."""
-        self._urls: dict[tuple[str, bytes], tuple[httpx.URL, bytes]] = {}
+        self.on_return: Callable[[], object] = _nothing
+        """Called when a response arrives after a failure."""
+        self._failed = False
+        self._urls: dict[tuple[str, bytes, bool], tuple[httpx.URL, bytes]] = {}
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
         self._wire = UPSTREAMS[settings.wire_protocol]
@@ -145,7 +152,8 @@ class HttpUpstream:
         except ClientLeft:
             return
         timeout = self.settings.timeout
-        url, host = self._target(encoded_path(scope), scope.get("query_string", b""))
+        outside = OUTSIDE_VERSION in scope
+        url, host = self._target(encoded_path(scope), scope.get("query_string", b""), outside=outside)
         headers = [(b"host", host), *self._headers(scope["headers"])]
         if body or scope["method"] not in ("GET", "HEAD"):
             headers.append((b"content-length", str(len(body)).encode()))
@@ -160,38 +168,46 @@ class HttpUpstream:
         client = None if ATTENDED in scope else ClientWatch(receive, send)
         await _Forwarding(self, request, client, send).run()
 
-    def _target(self, path: str, query: bytes) -> tuple[httpx.URL, bytes]:
+    def _target(self, path: str, query: bytes, *, outside: bool) -> tuple[httpx.URL, bytes]:
         """Return the URL of `path` at the upstream, and its host. Cached, because the same few URLs are requested
         repeatedly. Raises RequestError.
         """
-        known = self._urls.get((path, query))
+        known = self._urls.get((path, query, outside))
         if known is None:
             if len(self._urls) >= _URLS:
                 self._urls.clear()
             try:
-                url = httpx.URL(self.url(path, query))
+                url = httpx.URL(self.url(path, query, outside=outside))
             except httpx.InvalidURL as error:
                 raise RequestError(f"the upstream's URL for this request is invalid: {error}") from None
-            known = self._urls[path, query] = url, url.netloc
+            known = self._urls[path, query, outside] = url, url.netloc
         return known
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         """Send a request and return its response, with the body unread."""
-        return cast(httpx.Response, await send_async(self._network, request, httpx))
+        try:
+            response = cast(httpx.Response, await send_async(self._network, request, httpx))
+        except Exception:
+            self._failed = True
+            raise
+        failed, self._failed = self._failed, response.status_code in _DOWN
+        if failed and not self._failed:
+            self.on_return()
+        return response
 
-    def url(self, path: str, query: bytes = b"") -> str:
+    def url(self, path: str, query: bytes = b"", *, outside: bool = False) -> str:
         """Return the URL of `path`, which is percent-encoded, at the upstream. Raises RequestError for a path that may
         lead elsewhere.
 
         A version that occurs in both the base URL and the path is used only once. Paths that describe a model are
-        siblings of the version, not below it.
+        siblings of the version, not below it, and so is any path that is `outside` of it.
         """
         if _UNSAFE.search(unquote(path)):
             raise RequestError("the path must not contain dot segments, backslashes or control characters")
         base = self._base
         for version in ("/v1", "/v1beta"):
             if self._base_path.endswith(version):
-                if path in UNVERSIONED_PATHS:
+                if path in UNVERSIONED_PATHS or (outside and not path.startswith(version + "/")):
                     base = base.removesuffix(version)
                 elif path.startswith(version + "/"):
                     path = path.removeprefix(version)
@@ -225,8 +241,12 @@ def model_servers(apps: Mapping[str, ASGIApp]) -> dict[str, ASGIApp]:
     return {
         name: app
         for name, app in apps.items()
-        if isinstance(app, HttpUpstream) and protocol_of_host(urlsplit(app.settings.url).hostname) == "chat"
+        if isinstance(app, HttpUpstream) and urlsplit(app.settings.url).hostname not in HOSTED
     }
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class _AppBody(httpx.AsyncByteStream):

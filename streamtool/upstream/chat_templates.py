@@ -35,6 +35,7 @@ from streamtool.models.chat_templates import Recognised, recognise
 from streamtool.models.response_templates import Described, as_recognised
 from streamtool.protocols.shared import wire
 from streamtool.settings import Calibration, ModelSettings, Settings, UpstreamSettings
+from streamtool.upstream.engines import Engines
 from streamtool.upstream.model_server import models_of, server_of
 
 _log = logging.getLogger("streamtool")
@@ -190,6 +191,8 @@ class ChatTemplates:
     def __init__(self, settings: Settings, upstreams: Mapping[str, ASGIApp] | None = None) -> None:
         self._settings = settings
         self._upstreams = upstreams or {}
+        self.engines = Engines(settings, self._upstreams)
+        """The servers that the upstreams run."""
         self._files: dict[str, FoundTemplate] = {}
         places = [(settings.chat_template, "chat_template")]
         places += [
@@ -218,12 +221,12 @@ class ChatTemplates:
         """
 
     def inform(self, model: ModelSettings, client: str = ANONYMOUS) -> ModelSettings:
-        """Return the model's settings with the properties recognized in its template, and without a calibration that no
-        longer holds.
+        """Return the model's settings with the properties of its server and those recognized in its template, and
+        without a calibration that no longer holds.
         """
         if model.uncalibrated is not None and model.calibration in self._stale:
             model = model.uncalibrated
-        return model.with_template(self.of(model, client))
+        return self.engines.inform(model).with_template(self.of(model, client))
 
     def of(self, model: ModelSettings, client: str = ANONYMOUS) -> Recognised | None:
         """Return the analysis of the model's template, if it is known for this client, together with that of its
@@ -313,10 +316,14 @@ class ChatTemplates:
 
     @asynccontextmanager
     async def learning(self) -> AsyncIterator[None]:
-        """While the block runs, request the templates that do not require a client's headers."""
+        """Recognize the servers. Then, while the block runs, request the templates that do not require a client's
+        headers.
+        """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.learn_all)
+            await self.engines.ask_all(tasks)
             yield
+            self.engines.stop()
             tasks.cancel_scope.cancel()
 
     async def learn_all(self) -> None:

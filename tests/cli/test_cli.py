@@ -747,6 +747,7 @@ def test_serve_check_summarises_the_settings(run, tmp_path, monkeypatch):
     assert out.splitlines() == [
         "streamtool listens on http://0.0.0.0:9/v1",
         "  upstream  far: https://x.example/v1, auto, with its own key",
+        "  engine    unknown server at https://x.example/v1: chat, window unknown, calls forced by schema",
         "  model     big-* → large at far",
         "  mode      emulate, format invoke",
         "  clients   need a key",
@@ -763,6 +764,7 @@ def test_serve_check_includes_the_flags(run, monkeypatch):
     assert out.splitlines() == [
         "streamtool listens on http://[::1]:8700/v1",
         "  upstream  flag: http://127.0.0.1:8000/v1, chat, with its own key",
+        "  engine    unknown server at http://127.0.0.1:8000/v1: chat, window unknown, calls forced by schema",
         "  model     * → big",
         "  mode      emulate, format react, parameters of 8 tools",
         "  clients   need no key",

@@ -340,7 +340,7 @@ class Process:
     def __init__(self, folder: Path, server: str, toml: str, *, ulimit: str = "", **settings: object) -> None:
         (folder / "settings.toml").write_text(toml)
         known = {name: value for name, value in os.environ.items() if not name.startswith("STREAMTOOL_")}
-        ours = {"formats": "tool_call", "log": "json", **settings}
+        ours = {"formats": "tool_call", "log": "json", "recognize": "false", **settings}
         env = {**known, "PYTHONPATH": str(ROOT), **{f"STREAMTOOL_{k.upper()}": str(v) for k, v in ours.items()}}
         argv = ("serve", "--port", "0", "--server", server, "--config", str(folder / "settings.toml"))
         self._errors = (folder / "errors").open("w+")

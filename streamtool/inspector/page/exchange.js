@@ -96,6 +96,8 @@ export class ExchangePage {
       one.repairs?.length ? ["Repairs", one.repairs.join(", ")] : null,
       Object.keys(one.discarded ?? {}).length ? ["Discarded", Object.entries(one.discarded).map(([why, count]) => `${count} ${why}`).join(", ")] : null,
       Object.keys(one.quoted ?? {}).length ? ["Quotations", Object.entries(one.quoted).map(([why, count]) => `${count} ${why}`).join(", ")] : null,
+      one.engine ? ["Server", one.engine] : null,
+      one.prompt_cut ? ["Prompt cut", `${one.prompt_cut.read} of at least ${one.prompt_cut.least} tokens read`] : null,
       one.dropped?.length ? ["Dropped", one.dropped.join(", ")] : null,
       one.error ? ["Error", one.error.message] : null,
       ["Request", one.request_id],

@@ -1,0 +1,430 @@
+"""The servers that are recognized, with the answers that their documentation shows, and the consequences for requests."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import pytest
+from attrs import evolve
+from support.servers import Served, uvicorn_server
+from support.sweeps import each
+
+from streamtool.core.json_value import Json
+from streamtool.models.engines import ENGINES, HOSTED, recognize
+from streamtool.proxy import Proxy
+from streamtool.settings import Settings
+from streamtool.testing import Hang, Recorded, Script, ScriptedUpstream, status, stream_asgi, text
+from streamtool.upstream import engines
+from streamtool.upstream.app import HttpUpstream, model_servers
+
+pytestmark = pytest.mark.usefixtures("asking")
+both = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+TOOL = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}
+
+
+def listed(**fields: Json) -> Json:
+    return {"object": "list", "data": [{"id": "m", "object": "model", "created": 1, **fields}]}
+
+
+OLLAMA: Mapping[str, Json] = {
+    "/api/version": {"version": "0.13.1"},
+    "/api/tags": {"models": [{"name": "m:latest", "model": "m:latest", "size": 1, "digest": "a"}]},
+    "/api/ps": {"models": [{"name": "m:latest", "model": "m:latest", "context_length": 4096}]},
+    "/api/show": {
+        "parameters": 'stop "<|im_end|>"\ntemperature 0.6',
+        "template": "{{ .Prompt }}",
+        "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960},
+        "capabilities": ["completion", "tools"],
+    },
+    "/v1/models": listed(owned_by="library"),
+}
+PROPS: Json = {
+    "default_generation_settings": {"id": 0, "n_ctx": 8192, "params": {"n_predict": -1}},
+    "total_slots": 1,
+    "model_path": "/m.gguf",
+    "chat_template": "{{ m }}",
+    "build_info": "b5210-1d735c0b",
+}
+KOBOLD: Mapping[str, Json] = {
+    "/api/extra/version": {"result": "KoboldCpp", "version": "1.119", "llm": True},
+    "/api/extra/true_max_context_length": {"value": 8192},
+    "/props": PROPS,
+    "/api/version": {"version": "0.7.0"},
+    "/api/tags": {"models": [{"name": "koboldcpp"}]},
+    "/v1/models": listed(owned_by="koboldcpp"),
+}
+LM_STUDIO: Json = {
+    "object": "list",
+    "data": [
+        {"id": "other", "object": "model", "type": "vlm", "state": "not-loaded", "max_context_length": 32768},
+        {
+            "id": "m",
+            "object": "model",
+            "type": "llm",
+            "state": "loaded",
+            "max_context_length": 131072,
+            "loaded_context_length": 8192,
+        },
+    ],
+}
+SERVERS: Mapping[str, tuple[Mapping[str, Json], str]] = {
+    "llama.cpp": (
+        {"/props": PROPS, "/v1/models": listed(owned_by="llamacpp", meta={"n_ctx_train": 40960})},
+        "llama.cpp b5210-1d735c0b at URL: chat, window 8192 (/props), calls forced by schema",
+    ),
+    "vLLM": (
+        {"/version": {"version": "0.11.0"}, "/v1/models": listed(owned_by="vllm", root="m", max_model_len=8192)},
+        "vLLM 0.11.0 at URL: chat, window 8192 (/v1/models), calls forced by schema",
+    ),
+    "SGLang": (
+        {
+            "/get_server_info": {"version": "0.5.3", "model_path": "m", "context_length": None},
+            "/v1/models": listed(owned_by="sglang", root="m", max_model_len=8192),
+            "/api/tags": {"models": [{"name": "m"}]},
+            "/api/version": {"version": "0.5.3"},
+        },
+        "SGLang 0.5.3 at URL: chat, window 8192 (/v1/models), calls forced by schema",
+    ),
+    "Ollama": (OLLAMA, "Ollama 0.13.1 at URL: ollama, num_ctx as needed, up to 40960, calls forced by schema"),
+    "LM Studio": (
+        {"/api/v0/models": LM_STUDIO, "/v1/models": listed(owned_by="organization_owner")},
+        "LM Studio at URL: chat, window 8192 (/api/v0/models), calls forced by schema",
+    ),
+    "TGI": (
+        {
+            "/info": {
+                "model_id": "m",
+                "max_input_tokens": 8000,
+                "max_total_tokens": 8192,
+                "version": "3.3.4",
+                "router": "text-generation-router",
+            },
+            "/v1/models": listed(owned_by="m"),
+        },
+        "TGI 3.3.4 at URL: chat, window 8192 (/info), calls forced by schema",
+    ),
+    "LocalAI": (
+        {
+            "/.well-known/localai.json": {
+                "version": "v2.28.0",
+                "endpoints": {"chat_completions": "/v1/chat/completions", "models": "/v1/models"},
+            },
+            "/version": {"version": "2.28.0 (a1b2c3d4)"},
+            "/v1/models": listed(),
+        },
+        "LocalAI v2.28.0 at URL: chat, window unknown, calls forced by schema",
+    ),
+    "mlx-lm": (
+        {"/health": {"status": "ok"}, "/v1/models": listed()},
+        "mlx-lm at URL: chat, window unknown, calls forced by prompt",
+    ),
+    "KoboldCpp": (
+        KOBOLD,
+        "KoboldCpp 1.119 at URL: chat, window 8192 (/api/extra/true_max_context_length), calls forced by schema",
+    ),
+    "streamtool": (
+        {
+            "/v1/models": listed(streamtool={"mode": "emulate", "format": "invoke"}, context_length=8192),
+            "/api/version": {"version": "0.12.6"},
+            "/api/tags": {"models": [{"name": "m"}]},
+        },
+        "streamtool at URL: chat, window 8192 (/v1/models), calls forced by schema",
+    ),
+}
+"""Row of the table → its answers, and the line that shows what follows."""
+
+
+def answering(answers: Mapping[str, Json], reply: Script | None = None) -> Callable[[Recorded], Script]:
+    """Return a server that gives these answers, and 404 for all other questions."""
+
+    def answer(request: Recorded) -> Script:
+        if request.path == CHAT:
+            return reply or text("Hi.")
+        if request.path == "/api/chat":
+            done = {"model": "m", "message": {"role": "assistant", "content": "Hi."}, "done": True}
+            return reply or Script((json.dumps(done).encode() + b"\n",), content_type="application/x-ndjson")
+        if request.path in answers:
+            return Script((json.dumps(answers[request.path]).encode(),), content_type="application/json")
+        return Script((b"404 page not found",), 404, "text/plain")
+
+    return answer
+
+
+@contextmanager
+def server(answers: Mapping[str, Json], reply: Script | None = None) -> Iterator[tuple[ScriptedUpstream, Served]]:
+    upstream = ScriptedUpstream(answering(answers, reply))
+    with uvicorn_server(upstream) as served:
+        yield upstream, served
+
+
+async def ask(app: Proxy, prompt: str = "Ping!", **fields: Json) -> Any:
+    """Send a request with a tool, and return the reply and its headers."""
+    body = {"model": "m", "messages": [{"role": "user", "content": prompt}], "tools": [TOOL], **fields}
+    async with stream_asgi(app, CHAT, body=json.dumps(body).encode()) as reply:
+        return json.loads(await reply.body()), reply.headers
+
+
+def sent(upstream: ScriptedUpstream) -> list[Recorded]:
+    return [request for request in upstream.requests if request.path in (CHAT, "/api/chat")]
+
+
+def test_each_row_has_a_server():
+    assert {row.name for row in ENGINES if row.signs} == set(SERVERS)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.anyio
+async def test_a_server_is_recognized_and_decides_what_is_not_set(name: str):
+    answers, line = SERVERS[name]
+    row = next(row for row in ENGINES if row.name == name)
+    with server(answers) as (upstream, served):
+        url = served.url + ("/v1" if name in ("vLLM", "Ollama") else "")
+        app = Proxy(Settings(upstreams={"u": {"url": url}}))
+        async with app.running():
+            assert app.engines == {"u": line.replace("URL", url)}
+            await ask(app, tool_choice="required")
+            entry = await _entry(app)
+        request, *_ = sent(upstream)
+    window = 40960 if row.grows else None if "unknown" in line else 8192
+    assert request.path == ("/api/chat" if row.protocol == "ollama" else CHAT)
+    assert ("response_format" in request.json or "format" in request.json) is (row.forcing == "auto")
+    assert entry.get("max_model_len", window) == window
+    assert entry["streamtool"]["engine"] == line.partition(" at URL")[0]
+
+
+async def _entry(app: Proxy) -> Any:
+    async with stream_asgi(app, "/v1/models", method="GET") as reply:
+        return json.loads(await reply.body())["data"][0]
+
+
+@both
+async def test_what_is_set_by_hand_wins():
+    fields = {"url": "", "protocol": "chat", "forcing": "prompt"}
+    with server(OLLAMA) as (upstream, served):
+        settings = Settings(upstreams={"u": {**fields, "url": served.url}}, context=2048)
+        app = Proxy(settings)
+        async with app.running():
+            assert app.engines == {
+                "u": f"Ollama 0.13.1 at {served.url}: chat, window 2048, calls forced by prompt",
+            }
+            refused, _ = await ask(app, "ping " * 4000)
+            await ask(app, tool_choice="required")
+        request, *_ = sent(upstream)
+    assert refused["error"]["code"] == "context_length_exceeded"
+    assert request.path == CHAT
+    assert "response_format" not in request.json
+
+
+@both
+async def test_a_forcing_that_the_own_protocol_lacks_keeps_chat():
+    with server(OLLAMA) as (_, served):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url, "forcing": "grammar"}}))
+        async with app.running():
+            assert ": chat, " in app.engines["u"]
+
+
+@both
+async def test_a_prompt_that_cannot_fit_is_refused_in_the_words_of_the_protocol():
+    with server(SERVERS["llama.cpp"][0]) as (upstream, served):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        async with app.running():
+            refused, _ = await ask(app, "ping " * 20000)
+    assert refused["error"]["code"] == "context_length_exceeded"
+    assert "> 8192 maximum" in refused["error"]["message"]
+    assert not sent(upstream)
+
+
+@both
+async def test_a_window_that_has_grown_costs_one_refused_request(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engines, "_AGAIN", 0.0)
+    answers = dict(SERVERS["llama.cpp"][0])
+    with server(answers) as (upstream, served):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        async with app.running():
+            answers["/props"] = {**PROPS, "default_generation_settings": {"n_ctx": 65536}}
+            refused, _ = await ask(app, "ping " * 20000)
+            accepted, _ = await ask(app, "ping " * 20000)
+    assert "error" in refused
+    assert accepted["choices"][0]["message"]["content"] == "Hi."
+    assert len(sent(upstream)) == 1
+
+
+@both
+async def test_ollama_is_asked_for_the_window_that_the_prompt_needs():
+    """It never shrinks, because Ollama loads the model again for each change."""
+    with server(OLLAMA) as (upstream, served):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        async with app.running():
+            for words in (1, 4000, 1, 12000):
+                await ask(app, "ping " * words, max_tokens=100)
+            refused, _ = await ask(app, "ping " * 60000)
+        asked = [request.json.get("options", {}).get("num_ctx") for request in sent(upstream)]
+    assert asked == [None, 8192, 8192, 32768]
+    assert "> 40960 maximum" in refused["error"]["message"]
+
+
+@both
+async def test_a_num_ctx_in_the_file_of_a_model_is_its_window():
+    shown = {**OLLAMA["/api/show"], "parameters": "num_ctx                        16384\ntemperature 1"}
+    with server({**OLLAMA, "/api/show": shown}) as (upstream, served):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        async with app.running():
+            await ask(app, "ping " * 8000)
+            refused, _ = await ask(app, "ping " * 20000)
+        [request] = sent(upstream)
+    assert request.json["options"]["num_ctx"] == 16384
+    assert "> 16384 maximum" in refused["error"]["message"]
+
+
+LIARS: Mapping[str, Json] = {
+    "nothing": {},
+    "a list": {"/props": [1], "/v1/models": [], "/api/tags": [], "/health": "ok"},
+    "other types": {
+        "/props": {"default_generation_settings": {"n_ctx": "big"}, "build_info": 7},
+        "/v1/models": {"data": {"owned_by": "vllm"}},
+    },
+    "a window of no size": {"/props": {"default_generation_settings": {"n_ctx": -1}}},
+    "a window of any size": {"/v1/models": listed(owned_by="vllm", max_model_len=2**70)},
+    "names that are not strings": {"/v1/models": {"data": [{"id": ["m"], "owned_by": "vllm", "max_model_len": 8192}]}},
+    "Open WebUI": {"/api/version": {"version": "0.6.0"}, "/health": {"status": True}},
+}
+
+
+@each("name", LIARS)
+def test_an_answer_that_makes_no_sense_sets_no_window(name: str):
+    found = recognize(LIARS[name])
+    assert found is None or found.window("m") is None
+
+
+ODD = {
+    "500": status(500),
+    "a page": Script((b"<html>",), content_type="text/html"),
+    "half an answer": Script((b'{"default_generation_settings": {"n_',), content_type="application/json"),
+    "silence": Script((), before=(Hang(),)),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.anyio
+async def test_a_server_that_does_not_answer_is_asked_as_before(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engines, "TIMEOUT", 0.05)
+    upstream = ScriptedUpstream(lambda request: text("Hi.") if request.path == CHAT else ODD[name])
+    with uvicorn_server(upstream) as served:
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        began = anyio.current_time()
+        async with app.running():
+            assert anyio.current_time() - began < 2
+            assert app.engines["u"] == (f"unknown server at {served.url}: chat, window unknown, calls forced by schema")
+            said, _ = await ask(app)
+    assert said["choices"][0]["message"]["content"] == "Hi."
+
+
+@both
+async def test_a_server_that_returns_is_recognized():
+    loaded = False
+    answer = answering(SERVERS["vLLM"][0])
+    with uvicorn_server(ScriptedUpstream(lambda request: answer(request) if loaded else status(503))) as served:
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        async with app.running():
+            assert app.engines["u"].startswith("unknown server")
+            refused, _ = await ask(app)
+            loaded = True
+            await ask(app)
+            with anyio.fail_after(5):
+                while not app.engines["u"].startswith("vLLM"):  # noqa: ASYNC110  it is recognized in another task
+                    await anyio.sleep(0.01)
+    assert "error" in refused
+
+
+@both
+async def test_a_failover_group_speaks_one_protocol():
+    with server(OLLAMA) as (_, first), server(SERVERS["vLLM"][0]) as (_, second), server(OLLAMA) as (_, third):
+        for other, protocol in ((second, "chat"), (third, "ollama")):
+            upstreams = {"a": {"url": first.url, "fallbacks": ["b"]}, "b": {"url": other.url}}
+            app = Proxy(Settings(upstreams=upstreams))
+            async with app.running():
+                assert f": {protocol}, " in app.engines["a"]
+                assert f": {protocol}, " in app.engines["b"]
+
+
+@both
+async def test_nothing_is_asked_before_the_proxy_is_started():
+    with server(OLLAMA) as (upstream, served):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        await ask(app)
+        await app.aclose()
+        assert app.engines == {}
+    assert not {request.path for request in upstream.requests} & {"/api/version", "/api/tags", "/health"}
+
+
+def test_vendors_are_recognized_by_their_hosts_and_asked_nothing():
+    upstreams = {host: {"url": f"https://{host}"} for host in HOSTED}
+    settings = Settings(upstreams=upstreams)
+    apps = {name: HttpUpstream(one) for name, one in settings.upstreams.items()}
+    assert not model_servers(apps)
+    found = engines.Engines(settings, {})
+    assert found.lines()["api.anthropic.com"] == (
+        "Anthropic at https://api.anthropic.com: messages, window unknown, calls forced by prompt"
+    )
+    for host, row in HOSTED.items():
+        assert settings.upstreams[host].wire_protocol == row.protocol
+
+
+def test_a_larger_window_never_exceeds_the_maximum():
+    found = recognize({path: OLLAMA[path] for path in OLLAMA})
+    assert found is not None
+    found = evolve(found, maximums={"m:latest": 6000})
+    assert found.window_for("m", 2000) is None
+    assert found.window_for("m", 5000) == 6000
+    assert found.window_for("other", 5000) == 8192
+
+
+# --- counting and distrust -------------------------------------------------------------------------------------------
+
+COUNTS: Mapping[str, Json] = {
+    "llama.cpp": {"tokens": [1] * 321},
+    "vLLM": {"count": 321, "max_model_len": 8192, "tokens": [1] * 321},
+    "SGLang": {"tokens": [1] * 321, "count": 321, "max_model_len": 8192},
+    "TGI": [{"id": 1, "text": "a", "start": 0, "stop": 1}] * 321,
+    "KoboldCpp": {"value": 321, "ids": [1] * 321},
+}
+
+
+@both
+@each("name", COUNTS)
+async def test_a_recognized_server_counts_the_tokens(name: str):
+    counter = next(row for row in ENGINES if row.name == name).counter
+    assert counter is not None
+    answers = {**SERVERS[name][0], counter.path: COUNTS[name]}
+    body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Some words."}]}
+    with server(answers) as (upstream, served):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url + "/v1"}}))
+        async with (
+            app.running(),
+            stream_asgi(app, "/v1/messages/count_tokens", body=json.dumps(body).encode()) as reply,
+        ):
+            assert json.loads(await reply.body()) == {"input_tokens": 325}
+    [asked] = [request for request in upstream.requests if request.path == counter.path]
+    assert asked.json == {"model": "m", counter.member: "Some words."}
+
+
+@both
+async def test_a_server_that_does_not_serve_its_own_protocol_costs_one_refused_request():
+    answer = answering(OLLAMA)
+
+    def lies(request: Recorded) -> Script:
+        return Script((b"404 page not found",), 404, "text/plain") if request.path == "/api/chat" else answer(request)
+
+    upstream = ScriptedUpstream(lies)
+    with uvicorn_server(upstream) as served:
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        async with app.running():
+            refused, _ = await ask(app)
+            accepted, _ = await ask(app)
+    assert "error" in refused
+    assert accepted["choices"][0]["message"]["content"] == "Hi."
+    assert [request.path for request in sent(upstream)] == ["/api/chat", CHAT]
