@@ -54,6 +54,7 @@ from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
 from streamtool.exchange.tool_sets import MANY, warn_of_many_tools
+from streamtool.exchange.truncation import prompt_cut
 from streamtool.exchange.upstream_response import UpstreamResponse, lower_names, too_large
 from streamtool.filters import ChoiceFilter
 from streamtool.forcing import Rules, rules_for
@@ -73,6 +74,7 @@ class Exchange:
         "_choices",
         "_decoded",
         "_known",
+        "_prompt",
         "_record",
         "_rejected",
         "_response",
@@ -128,6 +130,8 @@ class Exchange:
             clock=clock,
         )
         self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, tuple(rules.callable))
+        self._prompt: Conversation | None = None
+        """The conversation that the last request expressed."""
         self._decoded = 0
         """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
@@ -209,6 +213,7 @@ class Exchange:
             searches=self._searches,
         )
         self._response.sent = len(made.body)
+        self._prompt = made.conversation
         dropped = () if made.conversation is None else made.conversation.dropped[len(self.conversation.dropped) :]
         if number == 1 and dropped:
             self._follow(evolve(self.plan, dropped=self.plan.dropped + dropped))
@@ -379,6 +384,7 @@ class Exchange:
         time, since a cancelled task may keep the exchange alive.
         """
         self._choices.filters.clear()
+        self._prompt = None
         del self.received, self.plan, self.conversation, self._choices, self._response, self._upstream
 
     @property
@@ -505,6 +511,11 @@ class Exchange:
         self.lingers = False
         self._record.count(self._upstream.reader.usage, sent=self._response.sent, written=self._choices.written)
         usage = self._record.usage
+        cut = self._response.headers.prompt_cut = prompt_cut(self.plan, usage, self._prompt, sent=self._response.sent)
+        if cut is not None and self._settings.truncated_prompt == "error":
+            self._rejected = None  # the next attempt would be cut, too
+            self._fail(UpstreamError(str(cut), code="prompt_truncated"), out)
+            return
         # Counted before this branch, because a rejected attempt costs tokens as well.
         if self._rejected is not None:
             self._record.reject(self._rejected)

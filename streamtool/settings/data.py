@@ -92,6 +92,8 @@ class Settings:
     malformed: Literal["text", "drop", "retry"] = setting("text")
     """How to treat markup that could not be parsed as a call."""
     truncated: Literal["reason", "error"] = setting("reason")
+    truncated_prompt: Literal["warn", "error"] = setting("warn")
+    """How to treat a reply to a prompt that the upstream cut without an error: deliver it with a warning, or fail."""
     repeated_calls: int = setting(3, read.integer(0))
     """The reply ends at this number of equal calls in a row, or of equal sequences of up to 8 calls; the last
     repetition is not delivered. `0` or `1`: never.

@@ -383,6 +383,103 @@ def test_a_larger_window_never_exceeds_the_maximum():
     assert found.window_for("other", 5000) == 8192
 
 
+# --- prompts that were cut ---------------------------------------------------------------------------------------------
+
+WORDS = "one two three four five six seven eight nine ten " * 300
+"""A prompt of 3,000 words, which are at least as many tokens."""
+
+
+def replying(read: int, *, cached: int = 0) -> Script:
+    """Return a reply of a Chat Completions server that reports this many prompt tokens."""
+    usage = {"prompt_tokens": read, "completion_tokens": 2, "total_tokens": read + 2}
+    told: dict[str, Any] = {**usage, **({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})}
+    return text("Hi.", usage=told)
+
+
+def replying_ollama(read: int) -> Script:
+    done = {"model": "m", "message": {"role": "assistant", "content": "Hi."}, "done": True, "prompt_eval_count": read}
+    return Script((json.dumps({**done, "eval_count": 2}).encode() + b"\n",), content_type="application/x-ndjson")
+
+
+CUT = "the upstream read 2051 of at least 31"
+REMEDY = 'set context, which Ollama gets as num_ctx if protocol is "ollama"'
+
+
+async def told(
+    answers: Mapping[str, Json], reply: Script, prompt: str = WORDS, **settings: Any
+) -> tuple[Any, Any, Any]:
+    """Return the reply to a long prompt, its headers and the record."""
+    records: list[Any] = []
+    with server(answers, reply) as (_, served):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}, **settings), on_exchange=records.append)
+        async with app.running():
+            said, headers = await ask(app, prompt)
+    return said, headers, records[0]
+
+
+@both
+async def test_a_prompt_that_was_cut_is_reported_with_the_remedy(caplog: pytest.LogCaptureFixture):
+    said, headers, record = await told(OLLAMA, replying_ollama(2051))
+    assert said["choices"][0]["message"]["content"] == "Hi."
+    assert headers["x-streamtool-truncated"].startswith(CUT)
+    assert headers["x-streamtool-truncated"].endswith(REMEDY)
+    assert (record.prompt_cut.read, record.prompt_cut.least // 100) == (2051, 31)
+    assert record.engine == "Ollama 0.13.1"
+    [line] = [line for line in caplog.records if line.name == "streamtool.exchange"]
+    assert line.levelname == "WARNING"
+    assert CUT in line.message
+
+
+@both
+async def test_a_prompt_that_was_cut_fails_if_the_setting_demands_it():
+    said, _, record = await told({}, replying(2051), truncated_prompt="error")
+    assert said["error"]["code"] == "prompt_truncated"
+    assert said["error"]["message"].startswith(CUT)
+    assert record.status == 502
+
+
+@both
+async def test_a_streamed_reply_to_a_prompt_that_was_cut_ends_with_the_error():
+    with server({}, replying(2051)) as (_, served):
+        for setting, fails in (("warn", False), ("error", True)):
+            app = Proxy(Settings(upstreams={"u": {"url": served.url}}, truncated_prompt=setting))  # type: ignore[arg-type]  # a word
+            body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": WORDS}], "tools": [TOOL]}
+            async with stream_asgi(app, CHAT, body=json.dumps(body).encode()) as reply:
+                data = await reply.body()
+            await app.aclose()
+            assert b"Hi." in data
+            assert (b"prompt_truncated" in data) is fails
+
+
+UNCUT: Mapping[str, tuple[Mapping[str, Json], Script, str]] = {
+    "all of it": ({}, replying(4000), WORDS),
+    "slightly less than its words, because a template drops text": ({}, replying(2500), WORDS),
+    "cached tokens are part of the count": ({}, replying(4000, cached=3900), WORDS),
+    "no count": ({}, replying(0), WORDS),
+    "a short prompt": ({}, replying(3), "one two " * 100),
+    "long runs of one character": ({}, replying(300), ("=" * 100 + " " * 300 + "\n") * 200),
+    "base64": ({}, replying(3000), "QUJD" * 8000),
+    "Chinese": ({}, replying(4500), "今天的天气怎么样" * 1000),
+    "Chinese in long tokens": ({}, replying(2000), "今天的天气怎么样" * 1000),
+    "code": ({}, replying(2600), "        if value is None:\n            return self._found[name]\n" * 200),
+    "a server that rejects long prompts": (SERVERS["vLLM"][0], replying(300), WORDS),
+    "a version of Ollama that leaves cached tokens out": (
+        {**OLLAMA, "/api/version": {"version": "0.30.2"}},
+        replying_ollama(12),
+        WORDS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNCUT)
+@pytest.mark.anyio
+async def test_a_prompt_that_was_read_is_not_reported(name: str):
+    answers, reply, prompt = UNCUT[name]
+    _, headers, record = await told(answers, reply, prompt)
+    assert record.prompt_cut is None
+    assert "x-streamtool-truncated" not in headers
+
+
 # --- counting and distrust -------------------------------------------------------------------------------------------
 
 COUNTS: Mapping[str, Json] = {
