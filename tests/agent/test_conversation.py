@@ -113,6 +113,7 @@ def terminal(*argv: str) -> Iterator[Terminal]:
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_FORMATS": "tool_call"}  # fast to compile
     environ["STREAMTOOL_CHAT_TEMPLATE"] = "none"  # a scripted upstream only expects requests for replies
+    environ["STREAMTOOL_RECOGNIZE"] = "false"
     process = Forked(["run", *argv], environ, terminal=follower)
     os.close(follower)
     try:
