@@ -110,11 +110,12 @@ def attempt(
             searches=searches,
         )
         projected = constrained(projected, plan.forcing.current)
-    tokenizer = None if tokenizers is None else tokenizers.of(model)
-    if model.context is not None:
-        projected = limit_max_tokens(projected, model.context, tokenizer)
-    if model.chooses_window:
-        model = _with_window(model, projected, tokenizer)
+    if model.context is not None or model.chooses_window:
+        tokenizer = None if tokenizers is None else tokenizers.of(model)
+        if model.context is not None:
+            projected = limit_max_tokens(projected, model.context, tokenizer)
+        if model.chooses_window:
+            model = _with_window(model, projected, tokenizer)
     body = plan.upstream.write_request(projected, model, stream=True)
     return UpstreamRequest(
         _path(plan, stream=True), _headers(received, plan, body), body, _upstream_name(plan), number, projected

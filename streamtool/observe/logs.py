@@ -189,10 +189,8 @@ def _served(record: Record) -> str:
 
 def level_of(record: Record) -> int:
     """Return the log level: WARNING if anything failed or the record contains a warning, and INFO if not."""
-    return logging.WARNING if record.error is not None or record.unmet is not None or record.warning else logging.INFO
-    """Return the log level: WARNING if anything failed, and INFO if not."""
-    fine = record.error is None and record.unmet is None and record.prompt_cut is None
-    return logging.INFO if fine else logging.WARNING
+    worth = record.error, record.unmet, record.prompt_cut
+    return logging.WARNING if record.warning or worth != (None, None, None) else logging.INFO
 
 
 def log_exchange(record: Record, *, contents: bool = False, trace: str | None = None) -> None:

@@ -66,7 +66,7 @@ class Engines:
 
     def inform(self, model: ModelSettings) -> ModelSettings:
         """Return the model's settings with the properties of its server."""
-        if model.upstream is None or (found := self.of(model.upstream.name)) is None:
+        if model.upstream is None or (found := self._found.get(model.upstream.name)) is None:
             return model
         key = (model.upstream.name, model.name)
         known = self._informed.get(key)
