@@ -56,6 +56,7 @@ from tools import (
     pictures,
     promises_page,
     protocols_page,
+    recipes_page,
     reports_page,
     results,
 )
@@ -155,6 +156,7 @@ GENERATED = {
     "docs/reference/reports.md": reports_page.page,
     "docs/reference/parsers.md": parsers_page.page,
     "docs/reference/promises.md": promises_page.page,
+    "docs/recipes.md": recipes_page.page,
     "docs/results.md": results.page,
     **protocols_page.PAGES,
     **{f"docs/pictures/{name}.svg": make for name, make in pictures.PICTURES.items()},

@@ -662,6 +662,35 @@ def formats(
 
 
 @app.command()
+def recipe(
+    *,
+    client: Annotated[
+        str | None, typer.Argument(metavar="CLIENT", help="claude-code, codex …; default: list all.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Argument(metavar="SERVER", help="llama.cpp, ollama, vllm or lm-studio.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model's name; default: an example that the server knows.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, metavar="TOKENS", help="Size of the model's context; default: 65536.")
+    ] = None,
+) -> None:
+    """Print how to connect a client to a model server through streamtool.
+
+    \b
+    Examples:
+      streamtool recipe
+      streamtool recipe claude-code llama.cpp
+      streamtool recipe codex ollama --model qwen3-coder:30b --context 32768
+    """
+    from streamtool.cli.recipe import run as run_recipe  # noqa: PLC0415  imported on demand
+
+    run_recipe(client, server, model, context)
+
+
+@app.command()
 def plugin(
     *,
     engine: Annotated[

@@ -27,7 +27,7 @@ from streamtool.cli.prompt import guess_protocol
 from streamtool.models.families import is_teachable
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COMMANDS = ("demo", "serve", "probe", "run", "sessions", "parse", "prompt", "formats", "bench")
+COMMANDS = ("demo", "serve", "probe", "run", "sessions", "parse", "prompt", "formats", "recipe", "bench")
 TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}]
 REQUEST = {
     "model": "m",

@@ -1,4 +1,4 @@
-"""Installed agents run the recipes of docs/recipes.md verbatim: each reads a file with its own tool.
+"""Installed agents run the recipes that `streamtool recipe` prints: each reads a file with its own tool.
 
 `STREAMTOOL_AGENTS` is the folder of their commands (`node_modules/.bin`); a missing agent is skipped. Each has an empty
 home, an empty working folder, and an HTTP proxy that only reaches this machine (which restricts only programs that use
@@ -9,6 +9,7 @@ agent: so unless the file is in the second request, the agent has read nothing.
 import json
 import os
 import re
+import shlex
 import socket
 import socketserver
 import subprocess
@@ -22,15 +23,15 @@ import pytest
 from attrs import field, frozen
 from support.servers import uvicorn_server
 
+from streamtool.cli.recipe import PROXY, block, filled, recipes
 from streamtool.proxy import Proxy
 from streamtool.settings import load
 from streamtool.testing import Recorded, Script, ScriptedUpstream, text
 
 pytestmark = pytest.mark.agents
-PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
 COMMANDS = Path(os.environ.get("STREAMTOOL_AGENTS", "."))
-ADDRESS = "127.0.0.1:8700"
-"""Address of the proxy in the recipes."""
+ADDRESS = PROXY.partition("//")[2]
+TASK = shlex.quote("What does notes.txt say?")
 WORD = "marigold"
 SECONDS = 200
 BYTES = 65536
@@ -40,58 +41,59 @@ BYTES = 65536
 class Agent:
     """An installed agent."""
 
-    heading: str
-    command: str
+    name: str
+    """Its name in the command."""
+    task: str
+    """Command that replaces the last one of its recipe, in order to work on a task without a terminal."""
     tool: str
     """Its tool that reads a file."""
     arguments: Callable[[Path], dict[str, Any]]
-    config: tuple[str, str] = ("", "")
-    """Language of a block in its recipe, and the file in its home that the block is for."""
     quiet: dict[str, str] = field(factory=dict)
-    """Settings that suppress traffic unnecessary for the recipes (updates, statistics)."""
+    """Settings that suppress traffic and processes unnecessary for the recipes (updates, statistics)."""
+
+    @property
+    def command(self) -> str:
+        """Name of its program."""
+        return self.task.partition(" ")[0]
 
 
 AGENTS = (
     Agent(
-        "Claude Code",
-        "claude",
+        "claude-code",
+        f"claude -p {TASK}",
         "Read",
         lambda file: {"file_path": str(file)},
         quiet={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
     ),
     Agent(
-        "Codex",
         "codex",
+        f"codex exec --skip-git-repo-check {TASK}",
         "exec_command",
         lambda file: {"cmd": f"cat {file.name}"},
-        config=("toml", ".codex/config.toml"),
     ),
     Agent(
         "opencode",
-        "opencode",
+        f"opencode run {TASK}",
         "read",
         lambda file: {"filePath": str(file)},
-        config=("json", ".config/opencode/opencode.json"),
         quiet={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
     ),
-    Agent("Qwen Code", "qwen", "read_file", lambda file: {"file_path": str(file)}),
     Agent(
-        "Gemini CLI",
-        "gemini",
-        "read_file",
-        lambda file: {"file_path": str(file)},
-        config=("json", ".gemini/settings.json"),
+        "cline",
+        f"cline {TASK}",
+        "read_files",
+        lambda file: {"paths": [str(file)]},
+        quiet={"CLINE_SESSION_BACKEND_MODE": "local", "CLINE_NO_AUTO_UPDATE": "1"},
     ),
-    Agent("Continue", "cn", "Read", lambda file: {"filepath": str(file)}, config=("yaml", ".continue/config.yaml")),
+    Agent("qwen-code", f"qwen -p {TASK}", "read_file", lambda file: {"file_path": str(file)}),
+    Agent("gemini-cli", f"gemini --skip-trust -p {TASK}", "read_file", lambda file: {"file_path": str(file)}),
+    Agent(
+        "continue",
+        f"cn --config ~/.continue/config.yaml -p {TASK}",
+        "Read",
+        lambda file: {"filepath": str(file)},
+    ),
 )
-
-
-def block(agent: Agent, language: str) -> str:
-    """Return a block of its recipe."""
-    section = PAGE.partition(f"\n## {agent.heading}\n")[2].partition("\n## ")[0]
-    found = re.search(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    assert found, agent.heading
-    return found[1]
 
 
 def model(agent: Agent, file: Path) -> Callable[[Recorded], Script]:
@@ -163,6 +165,20 @@ def test_codex_uses_a_websocket(tmp_path: Path):
     assert "POST" not in asked
 
 
+def test_roo_codes_types_accept_its_settings(tmp_path: Path):
+    types = COMMANDS.parent / "@roo-code" / "types" / "package.json"
+    if not types.exists():
+        pytest.skip("@roo-code/types is not installed beside STREAMTOOL_AGENTS")
+    [step] = recipes().clients["roo-code"].steps
+    profiles = json.loads(filled(step.text, "qwen3-coder", 65536))["providerProfiles"]["apiConfigs"]
+    script = (
+        f"const {{ createRequire }} = require('module'); const types = createRequire({json.dumps(str(types))})('./');"
+        f"for (const one of Object.values({json.dumps(profiles)}))"
+        " types.discriminatedProviderSettingsWithIdSchema.and(types.providerSettingsWithIdSchema.strict()).parse(one)"
+    )
+    subprocess.run(["node", "-e", script], check=True, cwd=tmp_path, timeout=SECONDS)
+
+
 def reads_a_file(agent: Agent, tmp_path: Path, more: str = "") -> list[str]:
     """Let the agent read a file, with its recipe and `more` settings; return how it sent requests: method or
     `websocket`.
@@ -184,12 +200,18 @@ def reads_a_file(agent: Agent, tmp_path: Path, more: str = "") -> list[str]:
         await proxy(scope, receive, send)
 
     with tunnel() as out, uvicorn_server(app, ws="websockets-sansio") as server:
-        language, name = agent.config
-        if name:
-            (home / name).parent.mkdir(parents=True)
-            settings_file = block(agent, language) + more
-            (home / name).write_text(settings_file.replace(ADDRESS, server.url.partition("//")[2]))
-        lines = block(agent, "sh").replace(ADDRESS, server.url.partition("//")[2])
+        recipe = block(recipes().clients[agent.name], recipes().servers["llama.cpp"])
+        recipe = recipe.replace(ADDRESS, server.url.partition("//")[2])
+        commands: list[str] = []
+        for heading, body in re.findall(r"^# [3-9]\. (.*)\n((?:(?!# \d\. ).*\n?)*)", recipe, re.MULTILINE):
+            name = heading.partition(": ~/")[2]
+            if name:
+                (home / name).parent.mkdir(parents=True)
+                (home / name).write_text(body + more)
+            else:
+                *commands, last = body.splitlines()
+                assert agent.task.startswith(last)
+        lines = "\n".join([*commands, agent.task])
         done = subprocess.run(
             ["/bin/sh", "-e", "-c", lines],
             cwd=work,
