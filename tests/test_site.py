@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
@@ -17,6 +18,8 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pytest
 from support.browsers import CHROMIUM, launched, new_page
 from support.servers import ROOT
+
+from streamtool.cli.recipe import block, recipes
 
 pytest.importorskip("material")
 
@@ -125,3 +128,34 @@ def test_the_formats_can_be_filtered_and_the_site_searched(site, served, browser
     assert rows.count() > 0
     page.locator(".md-search__input").press_sequentially("prefix cache")
     page.wait_for_selector(".md-search-result__item")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_page_of_recipes_shows_the_steps_of_the_command_and_can_be_found(site, served, browser):
+    page = new_page(browser)
+    page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: {writeText: (text) => copied = text}})")
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {doc["location"].partition("#")[0] for doc in index["docs"] if re.search("[Cc]laude|Ollama", doc["text"])}
+    some = [
+        doc for doc in index["docs"] if doc["location"].partition("#")[0] in found and doc["location"][:4] != "from"
+    ]
+    page.route("**/search_index.json", lambda route: route.fulfill(json={**index, "docs": some}))
+    page.goto(f"{served}/recipes.html")
+    form = page.locator("form.recipe")
+    shown = form.locator("pre")
+    assert not page.locator("form.recipe + .highlight").is_visible(), "the example is shown twice"
+    known = recipes()
+    for client, server in product(known.clients.values(), known.servers.values()):
+        form.locator("[name=client]").select_option(client.name)
+        form.locator("[name=server]").select_option(server.name)
+        assert shown.text_content() == block(client, server)
+    form.locator("[name=model]").fill("org/qwen-$1:8b")
+    assert shown.text_content() == block(client, server), "the name is invalid"
+    form.locator("[name=model]").fill("org/qwen:8b")
+    form.locator("[name=context]").fill("32768")
+    assert shown.text_content() == block(client, server, "org/qwen:8b", 32768)
+    form.locator("button").click()
+    assert page.evaluate("copied") == shown.text_content()
+    page.locator(".md-search__input").press_sequentially("claude code llama.cpp qwen")
+    first = "document.querySelector('.md-search-result__link')?.getAttribute('href')"
+    page.wait_for_function(f"() => {first}?.includes('/recipes.html?h=')")

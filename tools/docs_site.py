@@ -4,6 +4,7 @@ The pages are written for a checkout, where links lead to files. On the site, th
 own pages and files.
 """
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final
 from mkdocs.structure.files import File, Files
 
 import streamtool
+from streamtool.cli import recipe
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = {
@@ -34,6 +36,11 @@ STYLE: Final = """
 .md-typeset table:not([class]) { font-size: .68rem; } .md-typeset img[src$=".svg"] { width: 100%; max-width: 46rem; }
 .filter { width: 100%; max-width: 30rem; padding: .4rem .7rem; margin: .6rem 0; font: inherit; color: inherit;
   background: transparent; border: 1px solid var(--md-default-fg-color--lighter); border-radius: .2rem; }
+.recipe label { display: inline-block; margin: 0 .8rem .4rem 0; }
+.recipe select, .recipe input { padding: .2rem .4rem; font: inherit; color: inherit; background: transparent;
+  border: 1px solid var(--md-default-fg-color--lighter); border-radius: .2rem; }
+.recipe option { color: initial; }
+.recipe pre { padding: .8em 1.2em; overflow: auto; font-size: .85em; background: var(--md-code-bg-color); }
 """
 SCRIPT: Final = """
 // Adds a filter to long tables: formats, reports, settings.
@@ -53,7 +60,43 @@ document.addEventListener("DOMContentLoaded", () => {
     (table.closest(".md-typeset__scrollwrap") ?? table).before(field);
   }
 });
+// Shows the steps for a client and a server, which the page's form selects.
+document.addEventListener("DOMContentLoaded", () => {
+  const form = document.querySelector("form.recipe");
+  if (!form) return;
+  const { clients, servers } = JSON.parse(form.querySelector("script").textContent);
+  const { client, server, model, context } = form.elements;
+  const shown = form.querySelector("pre");
+  for (const [field, rows] of [[client, clients], [server, servers]]) {
+    for (const name of Object.keys(rows)) field.add(new Option(name));
+  }
+  const show = () => {
+    const name = model.validity.valid && model.value ? model.value : servers[server.value].model;
+    const size = context.validity.valid && context.value ? context.value : context.placeholder;
+    model.placeholder = servers[server.value].model;
+    shown.textContent = `${servers[server.value].steps}\n\n${clients[client.value]}`
+      .replaceAll("$model", () => name).replaceAll("$context", () => size);
+  };
+  form.addEventListener("input", show);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.querySelector("button").addEventListener("click", () => navigator.clipboard.writeText(shown.textContent));
+  show();
+  form.hidden = false;
+  form.nextElementSibling.hidden = true; // the example
+});
 """
+GENERATOR: Final = """
+<form class="recipe" hidden>
+<label>Client <select name="client"></select></label>
+<label>Server <select name="server"></select></label>
+<label>Model <input name="model" pattern="{pattern}"></label>
+<label>Context <input name="context" type="number" min="1" placeholder="{context}"></label>
+<button type="button" class="md-button">Copy</button>
+<pre></pre>
+<script type="application/json">{data}</script>
+</form>
+"""
+"""Form for `<!-- generator -->` on the page of recipes. The script shows it and hides the example after it."""
 _LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -81,6 +124,28 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"]({posixpath.relpath(there, posixpath.dirname(place) or '.')}{link[2] or ''})"
 
     return _LINK.sub(led, markdown)
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Add the form to the page of recipes."""
+    return html.replace("<!-- generator -->", _generator()) if page.file.src_uri == "recipes.md" else html
+
+
+def _generator() -> str:
+    """Return the form that shows the steps for a client and a server."""
+    known = recipe.recipes()
+    data = {
+        "clients": {row.name: recipe.client_steps(row) for row in known.clients.values()},
+        "servers": {
+            row.name: {"model": row.model, "steps": recipe.server_steps(row)} for row in known.servers.values()
+        },
+    }
+    values = {
+        "pattern": recipe.MODEL.pattern,
+        "context": recipe.CONTEXT,
+        "data": json.dumps(data).replace("<", "\\u003c"),
+    }
+    return GENERATOR.format(**values)
 
 
 def _place(target: str) -> str:
