@@ -108,7 +108,9 @@ class OpeningFilter:
         self._size = 0
         refusals = self._rules.refusals
         watched = refusals.watch and not self._state.visible
-        self._watch = OpeningWatch(refusals.phrases) if watched else None
+        self._watch = (
+            OpeningWatch(refusals.phrases, refusals.topics, environment=refusals.environment) if watched else None
+        )
 
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
         """Buffer a piece of the opening until it is clear that it denies nothing."""

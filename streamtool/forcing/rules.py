@@ -17,7 +17,7 @@ from streamtool.core.conversation import CUSTOM_TOOL_SCHEMA, Conversation, Tool
 from streamtool.core.json_value import Json
 from streamtool.core.turns import Turn, turn_of
 from streamtool.prompting.selection import SEARCH_SCHEMA, search_name
-from streamtool.refusals import Phrases
+from streamtool.refusals import Phrases, Topics
 from streamtool.schemas.answer_form import AnswerForm
 from streamtool.schemas.validator import Validator
 from streamtool.settings import Settings
@@ -64,6 +64,10 @@ class RefusalRules:
     """
     phrases: Phrases | None = None
     """Phrases that indicate a denial or an announcement, or None for the built-in ones."""
+    topics: Topics | None = None
+    """The words that name what the offered tools do, or None if the reply follows a tool result: the model then knows
+    that it has tools, and "I can't access the database" may be a finding.
+    """
 
 
 @frozen
@@ -158,6 +162,7 @@ def rules_for(
     free = may_deny and alone
     correctable = alone and choice.mode != "none"
     forced = choice.mode == "required" and not native
+    turn = turn_of(conversation.messages) if may_deny else None
     return Rules(
         tools=_callable_tools(conversation, settings),
         whole=not conversation.stream,
@@ -171,7 +176,7 @@ def rules_for(
         truncated=settings.truncated,
         repeated=settings.repeated_calls,
         search=search_name(conversation) if selects and not choice.names else "",
-        answer_due=free and turn_of(conversation.messages) is Turn.NEXT_DECISION,
+        answer_due=free and turn is Turn.NEXT_DECISION,
         refusals=RefusalRules(
             watch=may_deny and settings.refusals == "retry",
             announcements=free and settings.refusals == "retry",
@@ -180,6 +185,7 @@ def rules_for(
                 _acts_on_environment(tool.name, tool.description[:_SEARCHED_CHARACTERS]) for tool in conversation.tools
             ),
             phrases=phrases,
+            topics=Topics(conversation.tools) if may_deny and turn is not Turn.NEXT_DECISION else None,
         ),
         text=TextRules(
             reasoning=settings.reasoning,

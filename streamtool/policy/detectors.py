@@ -63,8 +63,8 @@ def tools_denied(opening: Opening) -> str | None:
 
 def environment_denied(opening: Opening) -> str | None:
     """Detect a reply that denies access to something that a tool acts on."""
-    denied = opening.denies == "environment denied" and opening.rules.refusals.environment
-    return opening.phrase if denied else None
+    environment = opening.denies == "environment denied" and opening.rules.refusals.environment
+    return opening.phrase if environment or opening.denies == "topic denied" else None
 
 
 def wrong_tool(call: UnreadCall) -> str | None:

@@ -117,8 +117,8 @@ _OPENINGS: Final = (
         on=Opening,
         detect=detectors.environment_denied,
         when=(
-            "the tool choice is free, the reply begins by denying access to files, commands or the network, "
-            "and some tool acts on these"
+            "the tool choice is free, and the reply begins by denying access to files, commands or the network, "
+            "although some tool acts on these, or by denying what an offered tool does"
         ),
         outcome=Outcome.RETRIED,
         setting="`refusals`",

@@ -10,12 +10,14 @@ its findings; other packages decide on the consequences.
 from streamtool.refusals.announcement import find_announcement
 from streamtool.refusals.opening import OpeningWatch
 from streamtool.refusals.phrases import Denial, Phrases, PhrasesError, default_phrases, extended_phrases
+from streamtool.refusals.topics import Topics
 
 __all__ = [
     "Denial",
     "OpeningWatch",
     "Phrases",
     "PhrasesError",
+    "Topics",
     "default_phrases",
     "extended_phrases",
     "find_announcement",

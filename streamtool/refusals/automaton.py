@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from attrs import frozen
 
-from streamtool.refusals.characters import kind_of
+from streamtool.refusals.characters import OFFERED, TOPIC, kind_of
 
 NODES = 20_000
 """Maximum number of cached nodes; when it is exceeded, the cache is cleared."""
@@ -101,11 +101,13 @@ class Nfa:
 class PhraseNode:
     """A set of NFA states, and the match that it contains, if any."""
 
-    __slots__ = ("match", "next", "states")
+    __slots__ = ("asks", "match", "next", "states")
 
-    def __init__(self, states: frozenset[int], match: Match | None) -> None:
+    def __init__(self, states: frozenset[int], match: Match | None, *, asks: bool) -> None:
         self.states = states
         self.match = match
+        self.asks = asks
+        """Whether it matters if a word that ends here is a topic."""
         self.next: dict[str, PhraseNode | None] = {}
 
 
@@ -147,6 +149,13 @@ class Automaton:
             found = node.next[key] = self._node(states) if states or self._restart else None
             return found
 
+    def step_topic(self, node: PhraseNode) -> PhraseNode:
+        """Return the node that follows `node` if the last word is a topic of the request."""
+        found = node.next.get(TOPIC)
+        if found is None:
+            found = node.next[TOPIC] = self._node(node.states | self._reached(node.states, TOPIC))
+        return found
+
     def _reached(self, states: frozenset[int], char: str) -> frozenset[int]:
         net, of_kind = self._net, kind_of(char)
         reached: set[int] = set()
@@ -172,7 +181,9 @@ class Automaton:
             if len(self._nodes) >= NODES:
                 self._nodes.clear()
             # If several phrases match here, the one that was added first wins, regardless of the set's iteration order.
-            matches = sorted(state for state in states if state in self._net.matches)
-            match = self._net.matches[matches[0]] if matches else None
-            self._nodes[states] = PhraseNode(states, match)
+            net = self._net
+            matches = sorted(state for state in states if state in net.matches)
+            match = net.matches[matches[0]] if matches else None
+            asks = any(kinds == OFFERED for state in states for kinds, _ in net.kinds.get(state, ()))
+            self._nodes[states] = PhraseNode(states, match, asks=asks)
         return self._nodes[states]

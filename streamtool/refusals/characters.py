@@ -12,9 +12,12 @@ from functools import lru_cache
 END = "\x03"
 """A character that represents the end of the text."""
 
-SPACE, LINE, STOP, PAUSE, OPEN, APOSTROPHE, HYPHEN, WORD, OTHER, OVER = "SLCPBAHWOE"
+TOPIC = "\x02"
+"""A character that marks the end of a word if the word is a topic of the request; it is never part of a text."""
+
+SPACE, LINE, STOP, PAUSE, OPEN, APOSTROPHE, HYPHEN, WORD, OTHER, OVER, OFFERED = "SLCPBAHWOET"
 """The kinds of characters: whitespace, line break, end of a sentence, end of a clause, opening bracket, …, end of the
-text.
+text, end of a topic.
 
 They are capital letters, which folded text does not contain, so a kind is never mistaken for a character.
 """
@@ -35,6 +38,7 @@ _KINDS = {
     "-": HYPHEN,
     "‐": HYPHEN,
     END: OVER,
+    TOPIC: OFFERED,
 }
 _INVISIBLE = ("Mn", "Me", "Cf")
 
@@ -44,7 +48,7 @@ def fold(char: str) -> str:
     """Return the normalized form of `char`, which may be empty or several characters long ("…" becomes three full
     stops).
     """
-    if char in _EMPHASIS or char == END:
+    if char in _EMPHASIS or char in (END, TOPIC):
         return ""
     if char in _APOSTROPHES:
         return "'"

@@ -3,7 +3,8 @@
     i {cannot} [directly] (read|open) files .
 
 `(a|b)` matches one of the alternatives, `[a]` is optional, `<3>` matches up to three arbitrary words (or characters, in
-a language without spaces between words), `{name}` stands for a named piece, `,` matches an optional punctuation mark,
+a language without spaces between words), `{name}` stands for a named piece, `{topic}` matches a word that names what an
+offered tool does, `{offered}` requires that the preceding word does, `,` matches an optional punctuation mark,
 and `.` matches a punctuation mark, a line break, or the end of the text. All other text matches itself. A match must
 end at the end of a word.
 
@@ -13,7 +14,7 @@ follow; after a space, either a word or, in place of that space, a punctuation m
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from streamtool.refusals.characters import (
     HYPHEN,
     INSIDE,
     LINE,
+    OFFERED,
     OPEN,
     OTHER,
     OVER,
@@ -39,6 +41,8 @@ _IN_WORD = INSIDE + OTHER
 _BOUNDARY = SPACE + LINE + STOP + PAUSE + OPEN + OTHER + OVER
 _SLOT = 30
 """Largest number that `<…>` accepts."""
+_TOPIC_CHARACTERS = 10
+"""Number of characters, in a language without spaces between words, in which a topic may end."""
 _DEPTH = 40
 """Maximum nesting depth of groups and pieces."""
 _letters_at = re.compile(r"[^\s()\[\]{}<>|,.]+").match
@@ -119,16 +123,16 @@ class PhraseCompiler:
         return NotationError(f"{what} (column {self._at + 1} of {self._text!r})")
 
     def _choice(self, point: Point) -> Point:
-        found = self._sequence(point)
+        found = [self._sequence(point)]
         while self._text.startswith("|", self._at):
             self._at += 1
-            found = self._union(found, self._sequence(point))
-        return found
+            found.append(self._sequence(point))
+        return found[0] if len(found) == 1 else self._union(*found)
 
     def _sequence(self, point: Point) -> Point:
         text, end, read_before = self._text, len(self._text), self._cache
         while self._at < end and (part := text[self._at]) not in "|)]":
-            began = self._at
+            began, letters = self._at, None
             if part in "([{<":
                 # First, the whole bracketed element is skipped just to obtain its text as a cache key: if the same text
                 # has been read at the same point before, its result is reused. Otherwise, hundreds of phrases that
@@ -141,8 +145,12 @@ class PhraseCompiler:
                 self._at += 1
             found = read_before.get((point, part))
             if found is None:
-                self._at = began
-                found = read_before[point, part] = self._element(point)
+                if letters is not None:
+                    found = self._spelled(point, part)
+                else:
+                    self._at = began
+                    found = self._element(point)
+                read_before[point, part] = found
                 # Checked after each element, since a few pieces that refer to each other can grow the NFA
                 # exponentially.
                 if self._net.size > STATES:
@@ -160,9 +168,6 @@ class PhraseCompiler:
                 return self._slot(point, self._until(">"))
             case ("}" | ">") as closer:
                 raise self._error(f'"{closer}" has no matching opening bracket')
-            case _ if letters := _letters_at(self._text, self._at):
-                self._at = letters.end()
-                return self._spelled(point, letters[0])
             case mark:
                 self._at += 1
                 return self._mark(point, mark)
@@ -207,6 +212,10 @@ class PhraseCompiler:
         return inner
 
     def _piece(self, point: Point, name: str) -> Point:
+        if name == "topic":
+            return self._topic(point)
+        if name == "offered":
+            return self._offered(point)
         if name not in self._pieces:
             raise self._error(f'unknown piece "{name}"')
         # A cycle is detected by depth alone: no sensible piece nests this deeply, so names need not be tracked.
@@ -226,11 +235,11 @@ class PhraseCompiler:
     def _slot(self, point: Point, size: str) -> Point:
         if not size.isdecimal() or not 0 < int(size) <= _SLOT:
             raise self._error(f'"<{size}>" is not a number of words from 1 to {_SLOT}')
-        found = point
+        found = [point]
         for _ in range(int(size)):
             point = self._word(self._space(point) if point.word is not None else point)
-            found = self._union(found, point)
-        return found
+            found.append(point)
+        return self._union(*found)
 
     def _word(self, point: Point) -> Point:
         """Add one arbitrary word (a character, in a language without spaces). A full stop inside a word, as in
@@ -247,6 +256,25 @@ class PhraseCompiler:
             net.kinds[inner].append((_IN_WORD, state))
         return Point(word=state)
 
+    def _topic(self, point: Point) -> Point:
+        """Add a word that must be a topic; in a language without spaces, characters whose last ones must be a topic."""
+        if self._spaces:
+            return self._offered(self._word(Point(free=point.free)))
+        found = []
+        for _ in range(_TOPIC_CHARACTERS):
+            point = self._word(point)
+            found.append(self._offered(point))
+        return self._union(*found)
+
+    def _offered(self, point: Point) -> Point:
+        """Add the condition that the word that ends here is a topic."""
+        source = point.before if point.word is None else point.word
+        if source is None:
+            raise self._error("{offered} must follow a word")
+        state = self._net.add_state()
+        self._net.kinds[source].append((OFFERED, state))
+        return Point(word=state)
+
     def _space(self, point: Point) -> Point:
         """Add whitespace, which is optional in a language without spaces between words."""
         net = self._net
@@ -260,7 +288,7 @@ class PhraseCompiler:
             net.epsilon[point.free].append(state)
         # Keep the state before the space: if `,` or `.` follows in the phrase, it may match there, in place of the
         # space.
-        return Point(free=state, before=self._join(point.word, point.before))
+        return Point(free=state, before=self._join((point.word, point.before)))
 
     def _punctuation(self, point: Point, kinds: str) -> Point:
         """Add one or more punctuation marks, optionally after whitespace. A hyphen counts as punctuation only after a
@@ -276,17 +304,18 @@ class PhraseCompiler:
                 net.kinds[source] += [(SPACE, spaced), (kinds, state)]
         return Point(free=state)
 
-    def _union(self, one: Point, other: Point) -> Point:
-        return Point(
-            self._join(one.word, other.word), self._join(one.free, other.free), self._join(one.before, other.before)
-        )
+    def _union(self, *points: Point) -> Point:
+        words, frees, befores = zip(*points, strict=True)
+        return Point(self._join(words), self._join(frees), self._join(befores))
 
-    def _join(self, one: int | None, other: int | None) -> int | None:
-        if one is None or other is None or one == other:
-            return other if one is None else one
+    def _join(self, states: Iterable[int | None]) -> int | None:
+        # All alternatives lead to one further state; joining them in pairs would need a state for each.
+        joined = dict.fromkeys(state for state in states if state is not None)
+        if len(joined) < 2:
+            return next(iter(joined), None)
         state = self._net.add_state()
-        self._net.epsilon[one].append(state)
-        self._net.epsilon[other].append(state)
+        for one in joined:
+            self._net.epsilon[one].append(state)
         return state
 
 

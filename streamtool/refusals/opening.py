@@ -1,5 +1,5 @@
-"""Detection of a denial in the opening of a reply while the reply is streamed. A denial claims to have no tools, or no
-access to the environment.
+"""Detection of a denial in the opening of a reply while the reply is streamed. A denial claims to have no tools, no
+access to the environment, or no access to what an offered tool does.
 
 The text is read in three phases. In *the opening*, it is buffered while some phrase may still match; the first
 character that rules out all phrases releases the text and ends the watch. After a complete phrase, *the rest of the
@@ -15,14 +15,16 @@ is examined once.
 from typing import Literal, cast
 
 from streamtool.refusals.automaton import Match, PhraseNode
-from streamtool.refusals.characters import END, LINE, OTHER, STOP, WORD, fold, kind_of
-from streamtool.refusals.phrases import Denial, Phrases, default_phrases
+from streamtool.refusals.characters import END, INSIDE, LINE, OTHER, STOP, WORD, fold, fold_text, kind_of
+from streamtool.refusals.phrases import ENVIRONMENT, Denial, Phrases, default_phrases
+from streamtool.refusals.topics import LONGEST, UNSPACED, Topics
 
 HELD = 300
 """Maximum number of characters to buffer. When it is exceeded, a complete phrase counts as a denial, and an incomplete
 one does not.
 """
 
+_IN_WORD = INSIDE + OTHER
 _Place = Literal["opening", "rest of the sentence", "next sentence"]
 
 
@@ -31,20 +33,27 @@ class OpeningWatch:
 
     __slots__ = (
         "_before",
+        "_environment",
         "_held",
         "_match",
         "_node",
         "_phrases",
         "_place",
         "_stop",
+        "_topics",
         "decided",
         "found",
         "held",
         "phrase",
     )
 
-    def __init__(self, phrases: Phrases | None = None) -> None:
+    def __init__(
+        self, phrases: Phrases | None = None, topics: Topics | None = None, *, environment: bool = True
+    ) -> None:
+        """Begin to watch one reply. `environment` is whether a denial of access to the environment counts."""
         self._phrases = default_phrases() if phrases is None else phrases
+        self._topics = topics
+        self._environment = environment
         self._node: PhraseNode = self._phrases.denied.start()
         self._place: _Place = "opening"
         self._match = Match("", "")
@@ -115,11 +124,14 @@ class OpeningWatch:
     def _step(self, char: str) -> bool:
         """Process one folded character and return whether a denial is still possible."""
         if self._place == "opening":
-            node = self._phrases.denied.step(self._node, char)
+            last, denied = self._node, self._phrases.denied
+            if last.asks and self._ends_topic(char):
+                last = denied.step_topic(last)
+            node = denied.step(last, char)
             if node is None:
                 return False
             self._node = node
-            if node.match is None:
+            if node.match is None or (not self._environment and node.match.label == ENVIRONMENT):
                 return True
             self._match = node.match
             self._place, self._node = "rest of the sentence", self._phrases.unless.start()
@@ -127,11 +139,25 @@ class OpeningWatch:
             return self._step_rest(char)
         return self._step_next(char)
 
+    def _ends_topic(self, char: str) -> bool:
+        """Return whether a word ends before `char`, and is a topic of the request."""
+        if self._topics is None:
+            return False
+        # Only a few characters of a denial get here, so they are folded again rather than stored for every reply.
+        end = self.held if char == END else self.held - 1
+        read = fold_text("".join(self._held)[max(0, end - 2 * LONGEST) : end])
+        if kind_of(char) in _IN_WORD and char < UNSPACED and read[-1:] < UNSPACED:
+            return False
+        return self._topics.end(read)
+
     def _step_rest(self, char: str) -> bool:
         """Process a character in the rest of the sentence, after the phrase."""
         if self._stop and (kind_of(char) != WORD or self._stop != "."):  # ignore the dot in config.yaml
             return self._begin_next() and self._step_next(char)
-        node = self._phrases.unless.step(self._node, char)
+        last, unless = self._node, self._phrases.unless
+        if last.asks and self._ends_topic(char):
+            last = unless.step_topic(last)
+        node = unless.step(last, char)
         if node is None or node.match is not None:
             return False
         self._node = node
@@ -148,7 +174,10 @@ class OpeningWatch:
         """Process a character in the next sentence."""
         if kind_of(char) in (STOP, OTHER):  # "..." and a closing quote still belong to the previous sentence
             return True
-        node = self._phrases.unless_next.step(self._node, char)
+        last, unless_next = self._node, self._phrases.unless_next
+        if last.asks and self._ends_topic(char):
+            last = unless_next.step_topic(last)
+        node = unless_next.step(last, char)
         if node is not None and node.match is not None:
             return False
         if node is None or char == END:

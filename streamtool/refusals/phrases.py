@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from attrs import frozen
 
@@ -17,16 +17,20 @@ from streamtool.refusals.automaton import Automaton, Match, Nfa
 from streamtool.refusals.characters import APOSTROPHE, CLAUSE, HYPHEN, LINE, OPEN, OTHER, PAUSE, SPACE, STOP, WORD
 from streamtool.refusals.notation import NotationError, PhraseCompiler
 
-Denial = Literal["tools denied", "environment denied"]
-"""A kind of denial in the opening of a reply, as named in the log record."""
+Denial = Literal["tools denied", "environment denied", "topic denied"]
+"""A kind of denial in the opening of a reply: of all tools, of access to files, commands or the network, or of what an
+offered tool does.
+"""
+ENVIRONMENT: Final = "environment denied"
 
+_DENIALS: Final = {"tools": "tools denied", "topic": "topic denied", "environment": ENVIRONMENT}
 _BETWEEN_WORDS = SPACE + LINE + STOP + PAUSE + OPEN + OTHER
 _ANYWHERE = _BETWEEN_WORDS + WORD + APOSTROPHE + HYPHEN
 _REPLACE = "replace"
 """The only key in a file that is not a language."""
 _KEYS = {
     "": ("announced", "denied", "pieces", "spaces"),
-    "denied": ("before", "environment", "tools", "unless"),
+    "denied": ("before", "environment", "tools", "topic", "unless"),
     "announced": ("before", "phrases", "unless"),
 }
 
@@ -71,7 +75,9 @@ class Phrases:
             known = _Language(name, below[name]) if name in below else None
             own = _Language(name, tree[name], known) if name in tree else None
             languages = [language for language in (own, known) if language is not None]
-            _add(languages, denied, "denied", {"tools": "tools denied", "environment": "environment denied"})
+            # Denials of the environment are added last, since they do not always count: of several phrases that match,
+            # the one that was added first wins.
+            _add(languages, denied, "denied", _DENIALS)
             _add(languages, announced, "announced", {"phrases": "announced"})
             _add(languages, unless, "denied", {"unless": "unless"}, leads=False)
             _add(languages, unannounced, "announced", {"unless": "unless"}, leads=False)
