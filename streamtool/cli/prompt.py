@@ -5,7 +5,7 @@ from typing import Any
 from streamtool.cli.common import Screen, print_error, read_settings, read_source
 from streamtool.core.conversation import HOSTED, MediaPart, Part, TextPart
 from streamtool.core.errors import SettingsError
-from streamtool.prompting import project
+from streamtool.prompting import project, stabilize
 from streamtool.protocols.registry import CLIENTS, client_protocol
 from streamtool.protocols.shared import wire
 from streamtool.settings.readers import RESPONSE_TEMPLATE
@@ -23,6 +23,8 @@ def run(request: str, format_name: str | None, config: str | None, protocol: str
     model = ChatTemplates(settings).inform(settings.for_model(conversation.model))
     if format_name not in (None, "auto", RESPONSE_TEMPLATE):
         model = model.teaching(format_name, "by --format")
+    if settings.stable_prefix:
+        conversation = stabilize(conversation)
     projected = project(conversation, model, model.format)
     screen = Screen()
     for message in projected.messages:

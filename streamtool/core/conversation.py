@@ -222,6 +222,8 @@ class Conversation:
     """The constraint that forces a call, or None if only the prompt does. If it is a prefill, its text is the last
     message, too.
     """
+    volatile: str = ""
+    """Text that the client changes with each request, moved from the messages; it follows the last message."""
     dropped: tuple[str, ...] = ()
     """The dropped parts of the request, for the log; a hosted tool is listed as `HOSTED` and its type."""
     raw: Mapping[str, Json] = field(factory=dict, repr=False)

@@ -137,7 +137,7 @@ class ParserFactory:
             called,
             format=self.plan.model.format,
             tools=tools,
-            turn_instructions=instructions_text(asked.choice, None, asked.options.output),
+            turn_instructions=instructions_text(asked.choice, None, asked.options.output, asked.volatile),
             searches=searches,
         )
         if kept is not None:

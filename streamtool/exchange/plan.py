@@ -80,6 +80,8 @@ class Plan:
     """The mode's name in the record."""
     asks_usage: bool
     """Whether token usage is requested even though the client did not request it."""
+    stabilized: bool = False
+    """Whether volatile text was left out or moved, so that the client's own body is not sent."""
     dropped: tuple[str, ...] = ()
     """Parts of the request that could not be honored, as far as they are known."""
     transcripts: ClientStore | None = field(default=None, repr=False)
@@ -155,6 +157,9 @@ def first_plan(
     emulates = not (native or plain)
     upstream = upstream_protocol_for(protocol, model.protocol)
     same = asked.protocol == upstream.NAME
+    if settings.stable_prefix and (emulates or model.upstream is None or not model.upstream.is_vendor):
+        asked = prompting.stabilize(asked)
+    stabilized = asked is not received.conversation
     transcripts = memory if settings.verbatim and emulates else None
     if transcripts is not None and any(map(_CALLS, asked.messages)):
         asked = restore_tools(asked, transcripts)
@@ -183,6 +188,7 @@ def first_plan(
         mode=_mode(model, plain=plain, native=native, same=same),
         # if both speak the same protocol, the client itself requests the usage of a stream
         asks_usage=not (same and asked.stream) and (known is None or not known.lacked_here("usage")),
+        stabilized=stabilized,
         dropped=dropped,
         transcripts=transcripts,
         signatures=signatures,

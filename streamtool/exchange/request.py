@@ -31,25 +31,40 @@ _OF_TOOLS: Final = frozenset(
     {"tools", "functions", "tool_choice", "function_call", "parallel_tool_calls", "toolConfig", "tool_config"}
 )
 """Fields of request bodies that concern tools, in all protocols."""
+_OF_MESSAGES: Final = frozenset(
+    {"model", "messages", "system", "input", "instructions", "contents", "systemInstruction", "prompt"}
+    | {"previous_response_id", "conversation"}
+)
+"""Fields of request bodies that contain or refer to messages, and the model's name, in all protocols."""
 _ANY_SIZE: Final = sys.maxsize - 1
 """Limit for a body whose size has been checked before."""
 
 
 def unchanged(received: Received, plan: Plan) -> UpstreamRequest:
-    """Return the client's request, unchanged except for the model name and an empty list of tools.
+    """Return the client's request, unchanged except for the model name, volatile text and an empty list of tools.
 
     Some upstreams reject an empty list. It is omitted unless the upstream receives tools as the client sends them (mode
     `native`).
     """
     asked, model = received.conversation, plan.model
     upstream = _upstream_name(plan)
-    if model.name == asked.model:
+    if model.name == asked.model and not plan.stabilized:
         body = _without_empty_tools(received) if received.plain and model.mode != "native" else received.body
         headers = received.headers if body is received.body else _headers(received, plan, body)
         return UpstreamRequest(None, headers, body, upstream, 1)
-    body = plan.upstream.write_request(asked, model, stream=asked.stream)
+    body = plan.upstream.write_request(prompting.with_correction(asked, None), model, stream=asked.stream)
+    if plan.stabilized:
+        body = _with_messages_of(body, received, plan)
     path = _path(plan, stream=asked.stream)
     return UpstreamRequest(path, _headers(received, plan, body), body, upstream, 1)
+
+
+def _with_messages_of(body: bytes, received: Received, plan: Plan) -> bytes:
+    """Return the client's body, but with the fields for the model and the messages of another `body`."""
+    raw, written = received.conversation.raw, wire.decode(body)
+    left_out = _OF_TOOLS if received.plain and plan.model.mode != "native" else frozenset[str]()
+    kept = {key: value for key, value in raw.items() if key not in _OF_MESSAGES and key not in left_out}
+    return wire.encode_request({**kept, **{key: value for key, value in written.items() if key in _OF_MESSAGES}})
 
 
 def _without_empty_tools(received: Received) -> bytes:
@@ -98,7 +113,7 @@ def attempt(
     if options is not asked.options or usage != asked.include_usage:
         asked = evolve(asked, options=options, include_usage=usage)
     if not plan.emulates:
-        projected = asked if correction is None else prompting.with_correction(asked, correction)
+        projected = prompting.with_correction(asked, correction) if correction or asked.volatile else asked
     else:
         projected = prompting.project(
             asked,

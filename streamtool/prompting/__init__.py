@@ -10,6 +10,7 @@ from streamtool.prompting.selection import Selection, ToolSearch, search_name, s
 from streamtool.prompting.tool_prompt import ToolPrompt, build_tool_prompt
 from streamtool.prompting.transcripts import answer_id, encode_transcript, format_of, transcript_key
 from streamtool.prompting.turn_instructions import choice_text, with_correction
+from streamtool.prompting.volatile import stabilize
 
 __all__ = [
     "Selection",
@@ -25,6 +26,7 @@ __all__ = [
     "result_text",
     "search_name",
     "selects_tools",
+    "stabilize",
     "tool_prompt_for",
     "transcript_key",
     "with_correction",

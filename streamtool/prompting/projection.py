@@ -49,7 +49,7 @@ from streamtool.prompting.one_object import answer_text, is_one_object, join_tex
 from streamtool.prompting.selection import Selection, ToolSearch, opening_text, selects_tools
 from streamtool.prompting.tool_prompt import ToolPrompt, build_tool_prompt, build_tool_prompt_from_calls
 from streamtool.prompting.transcripts import answer_id, find_transcript
-from streamtool.prompting.turn_instructions import instructions_text
+from streamtool.prompting.turn_instructions import instructions_text, with_correction
 from streamtool.protocols.completions.templates import TEMPLATES, role_lines
 from streamtool.protocols.interfaces import Recall
 from streamtool.settings import ModelSettings
@@ -73,17 +73,17 @@ def project(
 ) -> Conversation:
     """Return the conversation with tools, calls and results as text, for a model that is taught `format`.
 
-    A conversation with neither tools nor tool history is returned unchanged. `correction` is added to the turn
-    instructions of a further attempt; `continued` is the reply so far, which precedes the turn instructions as an
-    assistant message. `recall` looks up how the model wrote past calls (`verbatim`). `searches` are the searches for
-    tools in earlier attempts. All omissions and repairs are listed in `dropped`.
+    A conversation with neither tools nor tool history is returned unchanged, except for its volatile text.
+    `correction` is added to the turn instructions of a further attempt; `continued` is the reply so far, which precedes
+    the turn instructions as an assistant message. `recall` looks up how the model wrote past calls (`verbatim`).
+    `searches` are the searches for tools in earlier attempts. All omissions and repairs are listed in `dropped`.
 
     Raises RequestError if the tool prompt exceeds the context or, unless `open_end` is set, if a call at the end lacks
     its result. If `history = "strict"`, also raises RequestError if any call lacks its result, or any result lacks its
     call.
     """
     if not conversation.tools and not conversation.has_tool_history:
-        return conversation
+        return with_correction(conversation, None) if conversation.volatile else conversation
     if not open_end:
         _require_results(conversation.messages)
     selection = None
@@ -106,7 +106,8 @@ def project(
             selection.note_search(search.found)
         if choice.names:
             _add_turn_instructions(messages, selection.named_text(choice.names))
-    _add_turn_instructions(messages, instructions_text(choice, correction, options.output))
+    text = instructions_text(choice, correction, options.output, conversation.volatile)
+    _add_turn_instructions(messages, text)
     notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
     if selection is not None:
         notes.append(f"parameters of {len(conversation.tools) - len(selection.first)} tools")

@@ -52,19 +52,26 @@ def output_text(output: OutputFormat | None) -> str:
     )
 
 
-def instructions_text(choice: ToolChoice, correction: str | None, output: OutputFormat | None = None) -> str:
-    """Return all turn instructions, or an empty string."""
-    if correction is None and output is None and choice.mode == "auto" and not choice.names:
-        return ""
-    return "\n\n".join(text for text in (correction, choice_text(choice), output_text(output)) if text)
-
-
-def with_correction(conversation: Conversation, correction: str) -> Conversation:
-    """Return the conversation with a correction as the last user message, for a model that receives its tools
-    natively.
+def instructions_text(
+    choice: ToolChoice, correction: str | None, output: OutputFormat | None = None, volatile: str = ""
+) -> str:
+    """Return all turn instructions, or an empty string. The first is the text that the client changes with each
+    request.
     """
+    if correction is None and output is None and choice.mode == "auto" and not choice.names:
+        return volatile
+    return "\n\n".join(text for text in (volatile, correction, choice_text(choice), output_text(output)) if text)
+
+
+def with_correction(conversation: Conversation, correction: str | None) -> Conversation:
+    """Return the conversation with its volatile text and a correction as the last user message, for a model that
+    receives its tools natively.
+    """
+    text = "\n\n".join(text for text in (conversation.volatile, correction) if text)
+    if not text:
+        return conversation
     *before, last = conversation.messages
-    said = Message("user", (TextPart(correction),))
+    said = Message("user", (TextPart(text),))
     if last.role == "user" and not last.results:  # some upstreams reject two user messages in a row
         return evolve(conversation, messages=(*before, evolve(said, content=(*last.content, *said.content))))
     return evolve(conversation, messages=(*before, last, said))

@@ -64,6 +64,8 @@ class TokenCount:
         if services.templates is not None:
             model = services.templates.inform(model, client_of(given))
         tokenizer = None if services.tokenizers is None else services.tokenizers.of(model)
+        if settings.stable_prefix and (model.upstream is None or not model.upstream.is_vendor):
+            conversation = prompting.stabilize(conversation)
         projected = prompting.project(conversation, model, model.format, open_end=True)
         if upstream_name(protocol.NAME, model.protocol) != protocol.NAME:
             return cls(protocol, projected, model, tokenizer, None, ())

@@ -127,6 +127,10 @@ class Settings:
     """Whether past calls appear in the prompt exactly as the model wrote them, as long as the store contains the
     transcript.
     """
+    stable_prefix: bool = setting(True)
+    """Whether text that clients change with each request is left out of the system text or moved after the last
+    message, so that the upstream's prefix cache can be used.
+    """
     retries: int = setting(2, read.integer(0))
     """Maximum number of further attempts within one exchange; `limits.attempts` limits them as well."""
     keepalive: float = setting(10.0)

@@ -12,7 +12,7 @@ from attrs import NOTHING, Factory, frozen
 
 from streamtool.core.errors import SettingsError
 from streamtool.models.response_templates import Described
-from streamtool.protocols.table import PROTOCOLS, UPSTREAM_NAMES, ForcingSetting, protocol_of_host
+from streamtool.protocols.table import PROTOCOLS, ROWS, UPSTREAM_NAMES, ForcingSetting, protocol_of_host
 from streamtool.settings import readers as read
 from streamtool.settings.readers import setting
 
@@ -165,6 +165,11 @@ class UpstreamSettings:
         """Host and port; None for the embedded upstream."""
         parts = urlsplit(self.url)
         return parts.hostname and f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+    @cached_property
+    def is_vendor(self) -> bool:
+        """Whether the host is a vendor's own API, which understands the lines that its clients send."""
+        return any(urlsplit(self.url).hostname in row.hosts for row in ROWS)
 
     @cached_property
     def wire_protocol(self) -> str:

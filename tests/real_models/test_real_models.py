@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import anthropic
 import httpx
 import jsonschema_rs
 import openai
@@ -23,6 +24,7 @@ from support.servers import RawClient, uvicorn_server, wait_for
 from streamtool import Proxy, Settings
 
 pytestmark = pytest.mark.models
+CALLED = "get_weather"
 LIMIT = 600
 """Tokens of a reply; the longest valid calls have about 40 each, and a grammar allows eight."""
 SCHEMAS: dict[str, Any] = {
@@ -107,6 +109,41 @@ def test_a_conversation_keeps_the_prefix_cache(chat_model: Engine):
             messages.append({"role": "user", "content": f"And now say {turn}."})
     for before, now in pairwise(counts):
         assert now.prompt_tokens_details.cached_tokens >= before.prompt_tokens
+
+
+def test_the_second_turn_of_an_agent_processes_only_what_is_new(chat_model: Engine):
+    """Each request has another billing line and another time of day, as from Claude Code and from Home Assistant."""
+    tools: Any = [
+        {"name": name, "description": about, "input_schema": schema} for name, about, schema in TOOLS if name == CALLED
+    ]
+    messages: list[Any] = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    counts = []
+    with (
+        proxy(chat_model, "chat", format="tool_call") as url,
+        anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=START) as client,
+    ):
+        for turn in range(3):
+            billing = f"x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch={turn:05x};"
+            now = f"Current time is 10:3{turn}:12. Today's date is 2026-11-27."
+            system: Any = [{"type": "text", "text": text} for text in (billing, now, "Rule: be brief.\n" * 40)]
+            reply = client.messages.create(
+                model="m",
+                system=system,
+                messages=messages,
+                tools=tools,
+                tool_choice={"type": "tool", "name": CALLED},
+                max_tokens=LIMIT,
+            )
+            counts.append(reply.usage)
+            (call,) = [block for block in reply.content if block.type == "tool_use"]
+            messages.append({"role": "assistant", "content": reply.content})
+            result = {"type": "tool_result", "tool_use_id": call.id, "content": f"{turn} °C"}
+            messages.append({"role": "user", "content": [result]})
+    for before, now in pairwise(counts):
+        prompt = before.input_tokens + before.cache_read_input_tokens
+        assert prompt > 300
+        assert now.cache_read_input_tokens >= prompt
+        assert now.input_tokens < 100 + before.output_tokens  # a grammar divides the reply into other tokens
 
 
 def test_a_client_that_leaves_frees_the_slot(chat_model: Engine):

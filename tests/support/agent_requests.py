@@ -299,7 +299,8 @@ _REMINDER = "<system-reminder>\nThe todo list is empty. Do not mention this.\n</
 def claude_code(turn: int = 1, *, tools: int = 12, model: str = MODEL) -> AgentRequest:
     """Return a Messages request of Claude Code.
 
-    `tools` is 12 or 24. The system text is in three blocks, and in a later message as well.
+    `tools` is 12 or 24. The system text is in three blocks, and in a later message as well. The first block differs in
+    each request, and no model needs it.
     """
     size, prompt, before = {12: (31_500, 15_000, 3_000), 24: (60_500, 12_000, 500)}[tools]
     names = list(_CLAUDE_TOOLS)[:tools]
@@ -311,8 +312,8 @@ def claude_code(turn: int = 1, *, tools: int = 12, model: str = MODEL) -> AgentR
 
     listed = sized(size, names, tool)
     cached = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    billing = f"x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch={turn:05x};"
     system = (
-        "x-client-version: 2.1.0; entrypoint=cli",
         "You are a coding agent that runs in a terminal.",
         prose("Rules of the terminal", prompt),
     )
@@ -338,7 +339,7 @@ def claude_code(turn: int = 1, *, tools: int = 12, model: str = MODEL) -> AgentR
     body: dict[str, Any] = {
         "model": model,
         "messages": [first, among, *past],
-        "system": [text_part(system[0]), *(text_part(text, **cached) for text in system[1:])],
+        "system": [text_part(billing), *(text_part(text, **cached) for text in system)],
         "tools": listed,
         "metadata": {"user_id": '{"device_id":"0af1","account_uuid":"","session_id":"5c1e"}'},
         "max_tokens": 128000,
