@@ -99,6 +99,9 @@ FormatOption = Annotated[
     str | None,
     typer.Option("--format", metavar="NAME", help="Format to teach the model (see: streamtool formats)."),
 ]
+ContextOption = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Size of the model's context window, in tokens.")
+]
 
 
 @app.command()
@@ -153,6 +156,7 @@ def serve(
             metavar="N", min=0, help="Show the model the parameters of only the N tools that fit best; 0: all."
         ),
     ] = None,
+    context: ContextOption = None,
     config: Config = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Default: 127.0.0.1.")] = None,
     port: Annotated[
@@ -202,6 +206,7 @@ def serve(
             mode=mode,
             format=format_,
             select_tools=select_tools,
+            context=context,
             config=config,
             host=host,
             port=port,
@@ -623,6 +628,7 @@ def prompt(
     *,
     request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="File with the request body, or - for stdin.")],
     format_: FormatOption = None,
+    context: ContextOption = None,
     config: Config = None,
     protocol: Annotated[
         str | None,
@@ -641,7 +647,7 @@ def prompt(
     """
     from streamtool.cli.prompt import run as run_prompt  # noqa: PLC0415  imported on demand
 
-    run_prompt(request, format_, config, protocol)
+    run_prompt(request, format_, config, protocol, context)
 
 
 @app.command()

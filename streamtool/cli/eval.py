@@ -36,6 +36,7 @@ from streamtool.evaluation.scenario import Scenario, demanding, suite
 from streamtool.evaluation.schedule import ENOUGH, Schedule, order_of
 from streamtool.evaluation.variants import FORMATS as DEFAULT_FORMATS
 from streamtool.evaluation.variants import MODES, EvaluatedMode, EvaluatedVariant, variants_of
+from streamtool.models.format_aliases import find_format_name
 from streamtool.probe.client import find_client
 from streamtool.protocols.table import ForcingSetting
 from streamtool.settings import SchemaStyle, Settings, UpstreamSettings
@@ -111,7 +112,8 @@ class EvalFlags:
 
     def variants(self) -> tuple[EvaluatedVariant, ...]:
         """Return the variants to compare. Raises SettingsError."""
-        formats = chosen("--format", self.formats, tuple(FORMATS), DEFAULT_FORMATS)
+        named = [find_format_name(name) or name for name in self.formats]
+        formats = chosen("--format", named, tuple(FORMATS), DEFAULT_FORMATS)
         modes = chosen("--mode", self.modes, tuple(MODES), [row.name for row in MODES.values() if row.default])
         schemas = chosen("--schema", self.schemas, SCHEMAS, SCHEMAS[:1])
         forcing = chosen("--forcing", self.forcing, FORCING, FORCING[:1])

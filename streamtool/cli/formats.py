@@ -22,7 +22,9 @@ from statemachine.formats.format import (
 from statemachine.formats.markers import spell
 from streamtool.cli.common import Screen
 from streamtool.cli.holds import buffer_bounds, formula
-from streamtool.models.families import special_tokens
+from streamtool.models.families import UNKNOWN, family_of, special_tokens
+from streamtool.models.format_aliases import FORMAT_ALIASES, find_format_name, looks_like_model
+from streamtool.settings.model import reason_by_name
 from streamtool.settings.readers import format_name
 
 EXAMPLE = Call("get_weather", '{"city": "Paris", "days": 3}')
@@ -38,7 +40,7 @@ PLACES: Mapping[Anchor, str] = MappingProxyType(
 
 
 def run(name: str | None) -> None:
-    """Print all formats, or the one with this name. Raises SettingsError for an unknown format."""
+    """Print all formats, or the one with this name or of this model. Raises SettingsError for an unknown name."""
     screen = Screen()
     if name is None:
         for form in FORMATS.values():
@@ -51,12 +53,31 @@ def run(name: str | None) -> None:
                 (opt_in, "yellow"),
             )
     else:
-        form = FORMATS[format_name(name, "NAME")]
+        form = FORMATS[format_name(name, "NAME") if find_format_name(name) else _of_model(name, screen)]
         screen.line((form.name, "bold cyan"))
-        for label, text in facts(form):
+        aliases = [alias for alias, known in FORMAT_ALIASES.items() if known == form.name]
+        for label, text in [*([("also named", ", ".join(aliases))] if aliases else []), *facts(form)]:
             screen.line((f"  {label:<14} ", "dim"), strip_markdown(text))
         screen.line()
         screen.line((write([EXAMPLE], form.name), "green"))
+
+
+def _of_model(name: str, screen: Screen) -> str:
+    """Print what `auto` chooses for a model with this name, and why. Return the format that it teaches.
+
+    Raises SettingsError if this is neither the name of a model nor that of a format.
+    """
+    if not looks_like_model(name):
+        return str(format_name(name, "NAME"))
+    family = family_of(name)
+    reason = reason_by_name(family) if family is not UNKNOWN else "default, because the family is unknown"
+    screen.line((name, "bold"), f" is taught {family.format} ({reason}).")
+    listens = [*family.listen, *family.calls_in_reasoning]
+    further = f", and {join_markers(listens, ', ')}" if listens else ""
+    screen.line(strip_markdown(f"It is recognized in all formats that are enabled by default{further}."))
+    screen.line("The model's chat template, if the server reports it, takes precedence over its name.")
+    screen.line()
+    return family.format
 
 
 def strip_markdown(text: str) -> str:

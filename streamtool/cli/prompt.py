@@ -8,21 +8,24 @@ from streamtool.core.errors import SettingsError
 from streamtool.prompting import project, stabilize
 from streamtool.protocols.registry import CLIENTS, client_protocol
 from streamtool.protocols.shared import wire
+from streamtool.protocols.table import PROTOCOL_ALIASES
 from streamtool.settings.readers import RESPONSE_TEMPLATE
 from streamtool.upstream.chat_templates import ChatTemplates
 
 
-def run(request: str, format_name: str | None, config: str | None, protocol: str | None = None) -> None:
+def run(
+    request: str, format_name: str | None, config: str | None, protocol: str | None = None, context: int | None = None
+) -> None:
     """Print the projected messages, each below its role. Raises RequestError and SettingsError."""
-    settings = read_settings(config, {"format": format_name})
+    settings = read_settings(config, {"format": format_name, "context": context})
     body = read_source(request)
-    protocol = protocol or guess_protocol(body)
+    protocol = PROTOCOL_ALIASES.get(protocol, protocol) if protocol else guess_protocol(body)
     if protocol not in CLIENTS:
         raise SettingsError(f'--protocol: "{protocol}" is not one of {", ".join(CLIENTS)}', param="protocol")
     conversation = client_protocol(protocol, address(protocol, body)).read_request(body, settings.limits)
     model = ChatTemplates(settings).inform(settings.for_model(conversation.model))
     if format_name not in (None, "auto", RESPONSE_TEMPLATE):
-        model = model.teaching(format_name, "by --format")
+        model = model.teaching(settings.format, "by --format")
     if settings.stable_prefix:
         conversation = stabilize(conversation)
     projected = project(conversation, model, model.format)

@@ -68,6 +68,7 @@ class ServeFlags:
     mode: str | None = None
     format: str | None = None
     select_tools: int | None = None
+    context: int | None = None
     config: str | None = None
     host: str | None = None
     port: int | None = None
@@ -91,6 +92,7 @@ class ServeFlags:
         if self.server not in SERVERS:
             raise SettingsError(f"--server: expected one of {', '.join(SERVERS)}, found {self.server!r}")
         overrides: dict[str, Any] = {"mode": self.mode, "format": self.format, "insecure": self.insecure or None}
+        overrides |= {"context": self.context}
         overrides |= {"workers": self.workers, "inspect": self.inspect or None, "contents": self.contents or None}
         overrides["select_tools"] = self.select_tools
         if self.upstream is not None:

@@ -20,6 +20,8 @@ class ProtocolRow:
 
     name: str
     """Name of the protocol in the settings, and of its package."""
+    aliases: tuple[str, ...] = ()
+    """Other names that the settings accept: the vendor's, or the API's."""
     paths: tuple[str, ...] = ()
     """Paths served to clients, with `{model}` in place of any model name; () if clients cannot use this protocol."""
     addressed: bool = False
@@ -69,6 +71,7 @@ class ProtocolRow:
 ROWS: Final = (
     ProtocolRow(
         "chat",
+        aliases=("openai", "openai-chat", "chat-completions", "chat_completions"),
         paths=("/v1/chat/completions",),
         path_suffixes=("/chat/completions",),
         forcing=("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
@@ -78,6 +81,7 @@ ROWS: Final = (
     ),
     ProtocolRow(
         "messages",
+        aliases=("anthropic", "claude"),
         paths=("/v1/messages",),
         other_paths=(("/v1/messages/count_tokens", "count_tokens"),),
         path_suffixes=("/messages",),
@@ -88,6 +92,7 @@ ROWS: Final = (
     ),
     ProtocolRow(
         "responses",
+        aliases=("openai-responses", "openai_responses"),
         paths=("/v1/responses",),
         other_paths=(("/v1/responses/input_tokens", "input_tokens"), ("/v1/responses/compact", "compact")),
         websocket=True,
@@ -108,6 +113,7 @@ ROWS: Final = (
     ),
     ProtocolRow(
         "gemini",
+        aliases=("google", "google-genai"),
         paths=tuple(
             f"{version}/models/{{model}}:{verb}"
             for version in ("/v1beta", "/v1")
@@ -140,6 +146,12 @@ ROWS: Final = (
 
 
 PROTOCOLS: Final[Mapping[str, ProtocolRow]] = MappingProxyType({row.name: row for row in ROWS})
+
+
+PROTOCOL_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {alias: row.name for row in ROWS for alias in row.aliases}
+)
+"""Other name → protocol."""
 
 
 CLIENT_NAMES: Final = tuple(row.name for row in ROWS if row.paths)
@@ -198,6 +210,10 @@ path.
 """
 
 
+_LONGEST: Final = 512
+"""Maximum length of the beginning of a path that may precede a served path."""
+
+
 def at_path(paths: Mapping[str, T], path: str) -> T | None:
     """Return the entry of `paths` that matches this path, or None if no entry matches. A key may contain `{model}`."""
     found = paths.get(path)
@@ -211,6 +227,16 @@ def without_version(path: str) -> str:
     for version in VERSIONS:
         path = path.removeprefix(version)
     return path
+
+
+def find_ending(paths: Mapping[str, T], path: str) -> str:
+    """Return the longest proper ending of this path, from a slash on, that matches an entry of `paths`, or ""."""
+    at = path.find("/", 1, _LONGEST)
+    while at > 0:
+        if at_path(paths, path[at:]) is not None:
+            return path[at:]
+        at = path.find("/", at + 1, _LONGEST)
+    return ""
 
 
 def matches_path(template: str, path: str) -> bool:

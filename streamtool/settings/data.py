@@ -166,7 +166,7 @@ class Settings:
     """How to treat tools that only their vendor can run (`web_search`): omit them and log the omission, or reject the
     request.
     """
-    app_protocol: str | None = setting(None, read.optional(read.one_of(*UPSTREAM_NAMES)))
+    app_protocol: str | None = setting(None, read.optional(read.protocol(*UPSTREAM_NAMES)))
     """The protocol of the app that the middleware wraps; None: the client's protocol, or `chat` for Responses."""
     app_path: str | None = setting(None)
     """The path requested from the app; None: the path that the client requested."""

@@ -30,8 +30,9 @@ _DEEP_KEY = re.compile(
 )
 """Matches a dotted key that is too long: the time to parse a key is quadratic in the number of its parts."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-RESERVED = ("STREAMTOOL_CONFIG", "STREAMTOOL_CALIBRATIONS")
-"""Variables with our prefix that are not settings."""
+RESERVED = ("STREAMTOOL_CONFIG", "STREAMTOOL_CALIBRATIONS", "STREAMTOOL_CLIENT_KEY")
+"""Variables with our prefix that are not settings. The last one belongs to clients, which send its value as their key.
+"""
 
 
 def load(

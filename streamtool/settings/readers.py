@@ -22,7 +22,9 @@ from statemachine import FORMATS
 from statemachine.formats import FormatError, is_format
 from streamtool.core.errors import SettingsError
 from streamtool.models import response_templates
-from streamtool.protocols.table import PATHS, ROWS, without_version
+from streamtool.models.families import UNKNOWN, family_of
+from streamtool.models.format_aliases import FORMAT_ALIASES, find_format_name, looks_like_model
+from streamtool.protocols.table import PATHS, PROTOCOL_ALIASES, ROWS, without_version
 
 FRAMES = ("default", "tool_result", "doai", "windlass")
 """The names of the predefined result frames."""
@@ -31,6 +33,8 @@ RESPONSE_TEMPLATE = "response_template"
 _HOST = re.compile(r"[^\s/:@]+")
 _ORIGIN = re.compile(r"[a-z*][a-z0-9+.*-]*://[^\s/@]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_OWN_ENDINGS = (*(ending for row in ROWS for ending in row.path_suffixes), "/models")
+"""Endings of URLs of requests, which the base URL of an upstream does not have."""
 _BARE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """Matches a host without a scheme."""
 
@@ -154,6 +158,12 @@ def one_of(*words: str) -> SettingReader:
     return read
 
 
+def protocol(*words: str) -> SettingReader:
+    """Return a reader for one of `words`, where a protocol may also be named by its vendor or its API."""
+    read = one_of(*words)
+    return lambda value, path: read(PROTOCOL_ALIASES.get(value, value) if isinstance(value, str) else value, path)
+
+
 def optional(read: SettingReader) -> SettingReader:
     """Return a reader that also accepts None."""
     return lambda value, path: None if value is None else read(value, path)
@@ -263,21 +273,23 @@ def paths(value: Any, path: str) -> Mapping[str, str]:
         found = {}
         for i, item in enumerate(value):
             name = text(item, f"{path}[{i}]")
-            protocol = next((p for ending, p in endings.items() if name.endswith(ending)), None)
-            if protocol is None:
+            known = next((p for ending, p in endings.items() if name.endswith(ending)), None)
+            if known is None:
                 raise SettingsError(
                     f'{path}[{i}]: "{name}" does not identify its protocol; write paths = {{ "{name}" = "chat" }}',
                     param=f"{path}[{i}]",
                 )
-            found[name] = protocol
+            found[name] = known
         value = found
     if not isinstance(value, Mapping) or not value:
         raise wrong_type(path, "a table of paths and their protocols, or a list of paths", value)
-    for name, protocol in value.items():
+    reader = protocol(*dict.fromkeys(PATHS.values()))
+    found = {}
+    for name, spoken in value.items():
         if not str(name).startswith("/"):
             raise SettingsError(f'{path}: "{name}" does not begin with "/"', param=path)
-        one_of(*dict.fromkeys(PATHS.values()))(protocol, f"{path}.{name}")
-    return dict(value)
+        found[name] = reader(spoken, f"{path}.{name}")
+    return found
 
 
 def listen(value: Any, path: str) -> str:
@@ -324,10 +336,13 @@ def url(value: Any, path: str) -> str:
         likely = f"a url such as http://{found}" if _BARE.fullmatch(found) else "an http or https url"
         raise wrong_type(path, f'{likely}, or "sample"', value, secret="@" in found)
     found = found.rstrip("/")
-    endings = (ending for row in ROWS for ending in row.path_suffixes)
-    own = next((ending for ending in endings if parts.path.rstrip("/").endswith(ending)), None)
+    base = parts.path.rstrip("/")
+    own = next((ending for ending in _OWN_ENDINGS if base.endswith(ending)), None)
     if own is not None:
-        raise SettingsError(f'{path}: omit "{own}" from the url; streamtool adds it', param=path)
+        right = f"{parts.scheme}://{parts.netloc}{base.removesuffix(own)}"
+        raise SettingsError(f'{path}: omit "{own}" from the url; streamtool adds it: use {right}', param=path)
+    if base.endswith("/v1/v1"):
+        raise SettingsError(f'{path}: the url repeats "/v1": use {found.removesuffix("/v1")}', param=path)
     return found
 
 
@@ -351,15 +366,22 @@ def frame(value: Any, path: str) -> str:
 
 
 def format_name(value: Any, path: str) -> str:
-    """Read the name of a format."""
+    """Read the name of a format, one of its other names, or the name of a model, which stands for the format that
+    `auto` teaches it.
+    """
     found = text(value, path)
-    if not is_format(found):
+    if is_format(found):
+        return found
+    known = find_format_name(found)
+    if known is None and looks_like_model(found) and (family := family_of(found)) is not UNKNOWN:
+        known = family.format
+    if known is None:
         raise SettingsError(
-            f'{path}: unknown format "{found}"; did you mean "{nearest(found, FORMATS)}"?',
+            f'{path}: unknown format "{found}"; did you mean "{nearest(found, (*FORMATS, *FORMAT_ALIASES))}"?',
             param=path,
             code="unknown_format",
         )
-    return found
+    return known
 
 
 def taught_format(value: Any, path: str) -> str:

@@ -132,7 +132,7 @@ class UpstreamSettings:
     name: str
     url: str = setting(NOTHING, read.url)
     """The base URL, without the path that the protocol adds; `sample` is the embedded upstream."""
-    protocol: str = setting("auto", read.one_of("auto", *UPSTREAM_NAMES))
+    protocol: str = setting("auto", read.protocol("auto", *UPSTREAM_NAMES))
     """The protocol. `auto`: the host's own protocol if it is known to have one, and `chat` if not."""
     key: str | None = setting(None, read.optional(read.secret), shown=False)
     """The key, sent in the header that the protocol uses for keys. None: the client's own authorization is passed

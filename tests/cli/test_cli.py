@@ -432,7 +432,7 @@ def test_formats_lists_all(run):
 def test_formats_shows_an_example_that_parses(run, name):
     _, out, _ = run("formats", name)
     facts, _, example = out.partition("\n\n")
-    assert facts.startswith(f"{name}\n  opens with ")
+    assert re.match(rf"{name}\n(  also named .*\n)?  opens with ", facts)
     tools = {"get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}
     (call,) = parse(example, tools, formats=[name])[1]
     assert (call.name, call.arguments) == ("get_weather", '{"city": "Paris", "days": 3}')
@@ -445,9 +445,44 @@ def test_formats_reports_buffering_and_special_tokens(run):
 
 
 def test_formats_suggests_a_similar_format(run):
-    code, _, err = run("formats", "qwen")
+    code, _, err = run("formats", "qwen3_codr")
     assert code == 2
     assert "qwen3_coder" in err
+
+
+def test_formats_shows_what_is_chosen_for_a_model_and_why(run):
+    _, out, _ = run("formats", "qwen3:8b")
+    assert out.startswith("qwen3:8b is taught invoke (from the name: family qwen-?3).\n")
+    assert "\n\ninvoke\n" in out
+    _, out, _ = run("formats", "org/Nobody-7B")
+    assert out.startswith("org/Nobody-7B is taught invoke (default, because the family is unknown).\n")
+
+
+def test_formats_shows_a_format_under_the_name_of_a_parser(run):
+    _, out, _ = run("formats", "hermes")
+    assert out.startswith("tool_call\n  also named     ")
+
+
+def test_the_size_of_the_window_is_an_option(run, monkeypatch):
+    monkeypatch.setenv("STREAMTOOL_CLIENT_KEY", "none")  # clients send it as their key
+    body = json.dumps(REQUEST).encode()
+    assert run("prompt", "-", given=body)[0] == 0
+    code, _, err = run("prompt", "-", "--context", "60", given=body)
+    assert code > 0
+    assert "the model's context is 60" in err
+    assert run("serve", "--context", "4096", "--check")[0] == 0
+
+
+def test_other_names_of_formats_and_protocols(run, tmp_path):
+    reply = tmp_path / "reply.txt"
+    reply.write_text('<tool_call>{"name": "ping", "arguments": {}}</tool_call>')
+    _, out, _ = run("parse", str(reply), "--formats", "qwen25", "--json")
+    assert '"name": "ping"' in out
+    _, out, err = run(
+        "prompt", "-", "--format", "qwen3_xml", "--protocol", "openai", given=json.dumps(REQUEST).encode()
+    )
+    assert "<function=" in out
+    assert "format qwen3_coder: by --format" in err
 
 
 def test_bench_names_an_unreadable_file(run):

@@ -156,7 +156,7 @@ def test_an_upstream_and_a_rule_given_as_flags_take_precedence():
         ),
         (
             '[upstream.a]\nurl = "http://localhost:8000/v1/chat/completions/"',
-            'upstream.a.url: omit "/chat/completions" from the url; streamtool adds it',
+            'upstream.a.url: omit "/chat/completions" from the url; streamtool adds it: use http://localhost:8000/v1',
         ),
         (
             '[upstream.a]\nurl = "sample"\nkey = "env:sk-4711"',
