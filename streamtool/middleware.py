@@ -9,9 +9,10 @@ other websockets, lifespan, requests with neither tools nor tool history) reach 
 `receive` and `send`. The module uses anyio, so it runs under asyncio and trio.
 """
 
+import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from attrs import evolve
@@ -20,6 +21,7 @@ from streamtool.asgi.answers import new_id, send_error
 from streamtool.asgi.off_loop import LARGE_REQUEST, clock, off_loop
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import (
+    OUTER_ROOT,
     ASGIApp,
     ASGIMessage,
     Receive,
@@ -30,13 +32,14 @@ from streamtool.asgi.types import (
     send_json,
     target,
     with_key_in_header,
+    with_root,
 )
 from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.exchange import Exchange, UpstreamRequest, decoded_size
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import PROTOCOLS, as_counting_protocol, client_protocol
-from streamtool.protocols.table import COMPACT, COUNTS, at_path
+from streamtool.protocols.table import COMPACT, COUNTS, PATHS, at_path, find_ending, without_version
 from streamtool.responses_api.background import Background
 from streamtool.responses_api.compaction import compact
 from streamtool.responses_api.conversations import StoredConversations
@@ -59,6 +62,14 @@ if TYPE_CHECKING:
 
 UPSTREAM_KEY = "streamtool.upstream"
 """The ASGI scope key for the name of the upstream that the settings choose; the app reads it."""
+
+_ENDINGS: Final = tuple(dict.fromkeys(without_version(path).rpartition("{model}")[2] for path in PATHS))
+"""Endings of all paths of requests, without the protocol's version."""
+_UNMISTAKABLE: Final = "/chat/completions"
+"""The only ending without a version that no other kind of app is likely to serve."""
+_WARNINGS: Final = 8
+"""Maximum number of paths that warnings are logged for."""
+_log = logging.getLogger("streamtool")
 
 
 class ToolMiddleware:
@@ -102,6 +113,8 @@ class ToolMiddleware:
         self.gate = Gate(self.settings.limits, self.budgets)
         self.sockets = Sockets(self.settings, self.gate)
         self.inspector = _inspector(self)
+        self._warned: set[str] = set()
+        """Paths that a warning has been logged for."""
 
     async def drain(self, seconds: float) -> None:
         """Reject new requests (503), give open requests this many seconds to finish, and then end them with an error.
@@ -120,6 +133,10 @@ class ToolMiddleware:
                 return
             protocol = at_path(self.settings.paths, path) if scope["method"] == "POST" else None
             protocol = protocol or self.remembers(path)
+            if protocol is None and scope["method"] == "POST" and path.endswith(_ENDINGS):
+                prefix, protocol = self._at_another_path(path)
+                if prefix:
+                    scope, path = with_root(scope, prefix), path.removeprefix(prefix)
         elif scope["type"] == "websocket" and self.sockets.serves(scope):
             await self.sockets.serve(self, scope, receive, send)
             return
@@ -145,6 +162,21 @@ class ToolMiddleware:
 
         bounded = self.remembers(path) is None
         await self.gate.run(serve, scope, receive, send, wire, on_rejected=self.observers.rejected, bounded=bounded)
+
+    def _at_another_path(self, path: str) -> tuple[str, str | None]:
+        """Return the part of the path before one of our paths, and the protocol of that path; ("", None) if the path
+        does not end with one of our paths. Another path without the protocol's version causes a warning, once.
+        """
+        if self.settings.paths == PATHS:
+            found = find_ending(PATHS, path)
+            if found:
+                return path.removesuffix(found), at_path(PATHS, found)
+            if path.endswith(_UNMISTAKABLE):
+                return path.removesuffix(_UNMISTAKABLE), "chat"
+        if path not in self._warned and len(self._warned) < _WARNINGS:
+            self._warned.add(path)
+            _log.warning("requests to %s pass through unchanged: add this path to `paths` if models answer them", path)
+        return "", None
 
     def remembers(self, path: str) -> str | None:
         """Return the protocol of a path that serves stored responses or conversations, or None for any other path."""
@@ -234,11 +266,14 @@ class ToolMiddleware:
         if request.upstream is not None:
             inner[UPSTREAM_KEY] = request.upstream
         path = self.settings.app_path or request.path
+        outer = inner.pop(OUTER_ROOT, None)
         if path is not None:
             path, _, query = path.partition("?")
             inner["raw_path"] = (scope.get("root_path", "").rstrip("/") + path).encode()
             inner["path"] = unquote(inner["raw_path"].decode())
             inner["query_string"] = query.encode() if request.path is not None else scope.get("query_string", b"")
+        if outer is not None:
+            inner["root_path"] = outer
         return inner
 
     async def _count(self, wire: ClientProtocol, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
@@ -246,7 +281,7 @@ class ToolMiddleware:
             counted = await count_tokens(
                 self.settings,
                 as_counting_protocol(wire),
-                self.app,
+                self.app if OUTER_ROOT not in scope else partial(_in_outer_root, self.app),
                 scope,
                 body,
                 receive=receive,
@@ -289,6 +324,11 @@ class ToolMiddleware:
             await self.app(inner, replay, send)
         else:
             await run_folding(partial(self.app, inner), exchange, replay, send, self.settings.limits.reply)
+
+
+async def _in_outer_root(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Call the app with the root path that it expects."""
+    await app({**scope, "root_path": scope[OUTER_ROOT]}, receive, send)
 
 
 def _inspector(tools: ToolMiddleware) -> "Inspector | None":

@@ -16,6 +16,7 @@ closed when the server shuts down. If the settings contain no upstream, it serve
 
 import json
 import logging
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
@@ -29,16 +30,33 @@ from streamtool.agent.mcp_gateway import McpGateway
 from streamtool.asgi.answers import send_error
 from streamtool.asgi.off_loop import sized
 from streamtool.asgi.request_body import ClientLeft, drop_body, read_body
-from streamtool.asgi.types import ASGIApp, ASGIMessage, Receive, Scope, Send, route_path, target, with_key_in_header
+from streamtool.asgi.types import (
+    ASGIApp,
+    ASGIMessage,
+    Receive,
+    Scope,
+    Send,
+    below,
+    route_path,
+    target,
+    with_key_in_header,
+)
 from streamtool.core.clients import ClientNames
-from streamtool.core.errors import AuthenticationError, MethodError, NotFoundError, RequestError, StreamtoolError
+from streamtool.core.errors import (
+    AuthenticationError,
+    LoopError,
+    MethodError,
+    NotFoundError,
+    RequestError,
+    StreamtoolError,
+)
 from streamtool.exchange import decode_body, decoded_size
 from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.observe.observers import OnExchange
 from streamtool.protocols.registry import client_protocol
 from streamtool.protocols.shared import wire
 from streamtool.protocols.shared.fields import body_fields, model_name
-from streamtool.protocols.table import LISTS, PROTOCOLS, at_path, protocol_for_errors
+from streamtool.protocols.table import LISTS, PROTOCOLS, at_path, find_ending, protocol_for_errors
 from streamtool.responses_api.websocket import reject
 from streamtool.server.model_list import PATH as MODELS
 from streamtool.server.model_list import Models, requested_path
@@ -47,7 +65,7 @@ from streamtool.server.services import warm_up
 from streamtool.settings import Settings, UpstreamSettings, with_options
 from streamtool.store.replies import Store
 from streamtool.store.storing import close_store_async
-from streamtool.upstream.app import HttpUpstream, model_servers
+from streamtool.upstream.app import VIA, HttpUpstream, model_servers
 from streamtool.upstream.chat_templates import ChatTemplates
 from streamtool.upstream.circuit import monitor_health
 from streamtool.upstream.failover import circuits_of, with_fallbacks
@@ -57,6 +75,10 @@ READY = "/readyz"
 METRICS = "/metrics"
 COMPLETIONS = "/v1/completions"
 """The path for text completion. Requests to it contain no tools and are only routed."""
+_CONVERSATIONS = "/v1/conversations"
+_VERSION = "/v1"
+_HOPS = 8
+"""Maximum number of our servers that a request may pass through."""
 _COMPLETING = ("chat", "completions", "ollama")
 """The protocols whose upstreams serve `COMPLETIONS`."""
 _VERB = ":"
@@ -87,6 +109,7 @@ class Proxy:
         if not settings.upstreams:
             settings = evolve(settings, upstreams={"sample": UpstreamSettings(name="sample", url="sample")})
         self.settings = settings
+        self._id = secrets.token_hex(8).encode()
         self._clients = ClientNames(settings.client_keys)
         self._origins = Origins(settings)
         self._apps: dict[str, ASGIApp] = {
@@ -106,6 +129,13 @@ class Proxy:
         self.circuits = circuits_of(settings.upstreams, self._tools.observers.metrics)
         """The upstreams' circuits, by name."""
         self._routes = with_fallbacks(settings.upstreams, self._apps, self.circuits, settings.limits)
+        versioned = [
+            path for path in (*settings.paths, MODELS, COMPLETIONS, _CONVERSATIONS) if path.startswith(_VERSION)
+        ]
+        self._unversioned = tuple(
+            short for path in versioned if (short := path.removeprefix(_VERSION)) not in settings.paths
+        )
+        """Paths that clients request if their base URL lacks the version; they are served at the path with it."""
         self._checked = False
         """Whether `/readyz` has been requested."""
         self._stops = False
@@ -126,6 +156,7 @@ class Proxy:
             pass_authorization=not self.settings.client_keys,
             limits=self.settings.limits,
             transport=transport,
+            server_id=self._id,
         )
 
     @property
@@ -212,6 +243,8 @@ class Proxy:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
+        if path.startswith(self._unversioned):
+            scope, path = below(scope, _VERSION), _VERSION + path
         near = self._tools.remembers(path) or protocol_for_errors(self.settings.paths, requested_path(scope))
         wire = client_protocol(near, target(scope))
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
@@ -233,6 +266,9 @@ class Proxy:
                 await _respond(send, b"", extra=asked)
                 return
             self._check_key(scope)
+            passed = dict(scope["headers"]).get(VIA)
+            if passed is not None and (self._id in passed or passed.count(b",") >= _HOPS):
+                raise LoopError("this server is its own upstream: correct the upstream's url in the settings")
             if path == METRICS and self.settings.metrics:
                 await self._serve_metrics(scope, send)
                 return
@@ -257,6 +293,8 @@ class Proxy:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, sockets = route_path(scope), self._tools.sockets
+        if path.startswith(self._unversioned):
+            scope, path = below(scope, _VERSION), _VERSION + path
         try:
             self._origins.admit({**scope, "method": "POST"})
             self._check_key(scope)
@@ -290,7 +328,12 @@ class Proxy:
             _check_method(scope, path, "POST")
             self._origins.check_type(scope)
             return self._complete
-        raise NotFoundError(f"nothing is served at {path}; the paths are {', '.join(self.settings.paths)} and {MODELS}")
+        served = {**self.settings.paths, MODELS: ""}
+        if right := find_ending(served, path):
+            raise NotFoundError(
+                f"nothing is served at {path}: correct the client's base URL, so that the path is {right}"
+            )
+        raise NotFoundError(f"nothing is served at {path}; the paths are {', '.join(served)}")
 
     async def _list(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with the models of all upstreams."""

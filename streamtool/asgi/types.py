@@ -19,6 +19,8 @@ ATTENDED = "streamtool.attended"
 """Scope key which indicates that the caller cancels the app when the client disconnects, so that the app need not watch
 for that.
 """
+OUTER_ROOT = "streamtool.root_path"
+"""Scope key for the root path that an app expects, if the middleware has extended it."""
 MAX_RESPONSE = 8 * 1024 * 1024
 """Maximum size of a response, in bytes."""
 SCOPE: Mapping[str, Any] = {
@@ -153,6 +155,21 @@ def encoded_path(scope: Scope) -> str:
     if not encoded or unquote(encoded) != scope["path"]:  # the path has been rewritten
         return quote(route_path(scope))
     return encoded[len(root) :] if root and encoded.startswith(root + "/") else encoded
+
+
+def below(scope: Scope, prefix: str) -> Scope:
+    """Return the scope with the path, relative to the root path, below `prefix`."""
+    root = scope.get("root_path", "").rstrip("/")
+    raw = (root + prefix + encoded_path(scope)).encode("latin-1")
+    return {**scope, "path": root + prefix + route_path(scope), "raw_path": raw}
+
+
+def with_root(scope: Scope, prefix: str) -> Scope:
+    """Return the scope with `prefix`, the beginning of the path, as a part of the root path."""
+    root = scope.get("root_path", "").rstrip("/")
+    raw = (root + encoded_path(scope)).encode("latin-1")
+    path = root + route_path(scope)
+    return {**scope, "path": path, "raw_path": raw, "root_path": root + prefix, OUTER_ROOT: scope.get("root_path", "")}
 
 
 def with_key_in_header(scope: Scope, name: str) -> Scope:

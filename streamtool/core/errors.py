@@ -18,6 +18,7 @@
     ├── AgentError               an agent could not produce an answer
     ├── StoreError         503   the store of earlier replies cannot be read at the moment
     └── UpstreamError      502   the upstream rejected the request, sent an invalid reply, or failed
+        ├── LoopError        508   this server is its own upstream
         ├── UpstreamRefused      the upstream's own status, if the client can act on it
         └── UpstreamTimeout      504
 
@@ -161,6 +162,12 @@ class UpstreamError(StreamtoolError):
 
     status = 502
     kind = "upstream_error"
+
+
+class LoopError(UpstreamError):
+    """The server is its own upstream, directly or through others."""
+
+    status = 508
 
 
 class UpstreamRefused(UpstreamError):

@@ -33,8 +33,11 @@ from streamtool.settings import LimitSettings, UpstreamSettings
 from streamtool.upstream.network import failure_of, open_network, proxy_of
 from streamtool.upstream.resending import send_async
 
+VIA = b"x-streamtool-via"
+"""Request header with the ids of the servers that a request has passed through, separated by commas."""
 REQUEST_HEADERS = frozenset(
     (
+        VIA,
         b"accept",
         b"accept-encoding",
         b"content-type",
@@ -105,6 +108,7 @@ class HttpUpstream:
 
     If `pass_authorization` is False, the client's authorization is not sent to the upstream, because it is one of the
     proxy's client keys. `limits` bound the request body. `transport` replaces the network, for tests and embedding.
+    `server_id` identifies the server that sends the requests, in the header `VIA`; empty: the header is not sent.
     """
 
     def __init__(
@@ -114,8 +118,10 @@ class HttpUpstream:
         pass_authorization: bool = True,
         limits: LimitSettings = LimitSettings(),  # noqa: B008  it is frozen
         transport: httpx.AsyncBaseTransport | None = None,
+        server_id: bytes = b"",
     ) -> None:
         self.settings = settings
+        self._server_id = server_id
         self._pass_authorization = pass_authorization
         self._limits = limits
         self._network = transport or open_network(settings.url)
@@ -128,6 +134,7 @@ class HttpUpstream:
         self._urls: dict[tuple[str, bytes, bool], tuple[httpx.URL, bytes]] = {}
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
+        self._is_vendor = settings.is_vendor
         self._wire = UPSTREAMS[settings.wire_protocol]
         key = (settings.key or "").encode()
         self.secret = key if len(key) >= _MIN_SECRET else b""
@@ -230,6 +237,8 @@ class HttpUpstream:
             found = dict(wire.with_key(list(found.items()), header))
         for name, value in self._wire.HEADERS:
             found.setdefault(name, value)
+        if self._server_id and not self._is_vendor:
+            found[VIA] = b",".join(filter(None, (found.get(VIA), self._server_id)))
         if self.secret:
             found[b"accept-encoding"] = b"identity"  # a compressed body would hide the key from the mask
         found.setdefault(b"accept-encoding", b"identity")

@@ -337,7 +337,8 @@ def test_only_the_settings_determine_the_address_of_the_upstream(server: Served,
     assert sent.headers["authorization"] == f"Bearer {KEY}"
     assert sent.headers["host"].startswith("127.0.0.1:")
     assert set(sent.headers) == {
-        *("host", "content-length", "content-type", "authorization", "accept-encoding", "traceparent")
+        *("host", "content-length", "content-type", "authorization", "accept-encoding", "traceparent"),
+        "x-streamtool-via",
     }
 
 
