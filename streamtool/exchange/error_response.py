@@ -5,8 +5,10 @@ from typing import Final
 
 from attrs import define, field
 
-from streamtool.core.errors import UpstreamError, UpstreamRefused
+from streamtool.core.errors import StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.protocols.interfaces import UpstreamProtocol
+from streamtool.protocols.shared.wire import NO_MESSAGE
+from streamtool.settings import UpstreamSettings
 
 ERROR_BODY: Final = 64 * 1024
 """Maximum number of bytes of an error body to read."""
@@ -27,6 +29,12 @@ _OF_TEMPLATE: Final = re.compile(
 )
 """Matches errors raised by chat templates (of Mistral, Gemma and Qwen), as reported by llama.cpp, vLLM and SGLang."""
 _HINT: Final = 'a chat template raised this; roles = "strict", system_role = false or media = false may help'
+_TOO_LONG_CODE: Final = "context_length_exceeded"
+_SILENT: Final = frozenset((NO_MESSAGE, *(f"The upstream returned status {status}." for status in range(400, 600))))
+"""Messages of errors that the upstream reports without a message."""
+_DOUBTFUL: Final = frozenset((301, 302, 303, 307, 308, 404, 405, 501))
+"""Statuses that mostly mean that the request was sent to the wrong place."""
+_DOUBT: Final = "; are url and protocol right?"
 _AUTH_KINDS: Final = {401: "authentication_error", 403: "permission_error"}
 
 
@@ -57,10 +65,27 @@ class ErrorResponse:
         if told.status in _TOO_LONG_STATUSES and _TOO_LONG.search(told.message[:4000]) is not None:
             words = f"{_COMPACTION_PHRASE}: {told.message.removeprefix(f'{_COMPACTION_PHRASE}: ')}"
             kind = "invalid_request_error"
-            return UpstreamRefused(words, status=400, kind=kind, code="context_length_exceeded").quoting()
+            return UpstreamRefused(words, status=400, kind=kind, code=_TOO_LONG_CODE).quoting()
         if isinstance(told, UpstreamRefused) and _OF_TEMPLATE.search(told.message[:4000]) is not None:
             words = f"{told.message} ({_HINT})"
             return UpstreamRefused(
                 words, status=told.status, kind=told.kind, param=told.param, code=told.code
             ).quoting()
         return told
+
+
+def attribute(error: StreamtoolError, status: int, upstream: UpstreamSettings | None) -> None:
+    """Begin the message of an error response with the upstream's URL and status.
+
+    The URL is omitted if the upstream has fallbacks, because any of them may have answered. If the app that the
+    middleware wraps has answered (None), the message stays as it is, as does that about a prompt that is too long,
+    because agents look for its beginning.
+    """
+    if upstream is None or error.code == _TOO_LONG_CODE:
+        return
+    where = "" if upstream.fallbacks or upstream.server is None else f" ({upstream.url})"
+    told = f": {error.message}" if error.quotes and error.message not in _SILENT else ""
+    doubted = status in _DOUBTFUL and "model" not in error.message.lower()
+    if doubted:
+        told = told.rstrip(".")
+    error.message = f"the upstream{where} answered {status}{told}{_DOUBT if doubted else ''}"

@@ -45,6 +45,7 @@ from streamtool.core.reply import (
     split_long_text,
 )
 from streamtool.exchange.choices import Choices
+from streamtool.exchange.error_response import attribute
 from streamtool.exchange.interfaces import NO_SERVICES, Record, ResponseHead, Services, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.parser_factory import ParserFactory
@@ -334,8 +335,10 @@ class Exchange:
         # The decision to fall back requires the complete error body, so it is made before the error is turned into a
         # reply.
         error = self._upstream.error
-        if error is not None and self._try_fallback(error.status, events):
-            return b""
+        if error is not None:
+            if self._try_fallback(error.status, events):
+                return b""
+            attribute(_error_in(events), error.status, self.plan.model.upstream)
         out = self._process(split_long_text(events))
         if not self._attempt_ended:
             ended: list[ReplyEvent] = []
@@ -556,11 +559,10 @@ class Exchange:
         # but not against `retries`, since a declined feature is not the model's fault.
         if (self._response.head and not announced) or self._corrected_attempts >= self._settings.limits.attempts:
             return False
-        (failure,) = events
-        assert type(failure) is ReplyFailure  # noqa: S101  the only event of an error response
+        failure = _error_in(events)
         known, doubted = self._known, self.plan.forcing.doubted
         following = next_plan(
-            self.plan, Refusal(status, failure.error.message, self.conversation, self._response.sent), known
+            self.plan, Refusal(status, failure.message, self.conversation, self._response.sent), known
         )
         reason = None if following is None else following.reason
         if known is not None:
@@ -575,3 +577,10 @@ class Exchange:
         self._record.reject(reason)
         self.retry = True
         return True
+
+
+def _error_in(events: list[ReplyEvent]) -> StreamtoolError:
+    """Return the error of an error response, whose only event is its failure."""
+    (failure,) = events
+    assert type(failure) is ReplyFailure  # noqa: S101  no other event is made for an error response
+    return failure.error

@@ -198,7 +198,7 @@ def as_error(raised: Exception) -> StreamtoolError:
     """Return the exception as a StreamtoolError."""
     if isinstance(raised, StreamtoolError):
         return raised
-    return UpstreamError(f"the request failed: {type(raised).__name__}")
+    return UpstreamError("the request failed: an exception was raised")
 
 
 def _call_safely(observer: Callable[..., object], *given: object) -> None:

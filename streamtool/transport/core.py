@@ -157,7 +157,7 @@ class TransportCore:
         if exchange.head is None:
             raise error
         if not isinstance(error, StreamtoolError):
-            error = UpstreamError(f"the connection to the upstream broke: {type(error).__name__}")
+            error = UpstreamError("the connection to the upstream broke")
         return exchange.fail(error)
 
 

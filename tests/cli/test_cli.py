@@ -627,7 +627,8 @@ def test_demo_with_a_failing_upstream_exits_with_1(run):
     with uvicorn_server(ScriptedUpstream(status(404, "no \x1b[2Jsuch model"))) as served:
         code, _, err = run("demo", "--upstream", served.url, "--model", "m")
     assert code == 1
-    assert err == "streamtool: no �[2Jsuch model (404: check --model and the URL)\n"
+    answered = f"the upstream ({served.url}) answered 404: no �[2Jsuch model"
+    assert err == f"streamtool: {answered} (404: check --model and the URL)\n"
 
 
 def test_demo_reports_its_error_once(run, monkeypatch):

@@ -247,6 +247,20 @@ def with_key(headers: list[tuple[bytes, bytes]], header: bytes) -> list[tuple[by
     return [*rest, (header, shown)] if shown else rest
 
 
+NO_MESSAGE: Final = "The upstream reported an error without a message."
+
+
+_KINDS: Final = {
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Types of errors that the upstream reports without a type, by status."""
+
+
 def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
     """Return the error that an upstream reported, in any of the formats in use.
 
@@ -262,7 +276,7 @@ def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
     if isinstance(message, list):  # FastAPI: one error for each field
         message = "; ".join(_wrong_field(item) for item in message if isinstance(item, dict))
     if not isinstance(message, str) or not message.strip():
-        message = "The upstream reported an error without a message."
+        message = NO_MESSAGE
     message = _repaired_text(message)
     code, kind, param = (fields.get(key) for key in ("code", "type", "param"))
     kind = _repaired_text(kind) if isinstance(kind, str) and kind else None
@@ -274,7 +288,7 @@ def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
     return UpstreamRefused(
         message,
         status=status,
-        kind=kind or ("upstream_error" if status >= 500 else "invalid_request_error"),
+        kind=kind or _KINDS.get(status) or ("upstream_error" if status >= 500 else "invalid_request_error"),
         param=_repaired_text(param) if isinstance(param, str) else None,
         code=word,
     ).quoting()
