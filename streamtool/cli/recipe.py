@@ -26,7 +26,7 @@ MODEL = re.compile(r"\w[\w.:\/@+\-]*", re.ASCII)
 
 
 @frozen
-class Step:
+class RecipeStep:
     """A step of a client's recipe: shell commands, or with `file` the content of that file."""
 
     text: str
@@ -61,7 +61,7 @@ class Client:
 
     name: str
     path: str
-    steps: Sequence[Step]
+    steps: Sequence[RecipeStep]
     source: Sequence[str]
     notes: str = ""
 
@@ -83,7 +83,7 @@ _Row = TypeVar("_Row", Server, Client)
 def recipes() -> Recipes:
     """Return the recipes."""
     table: dict[str, Any] = tomllib.loads((files(__package__) / "recipes.toml").read_text(encoding="utf-8"))
-    clients = [{**row, "steps": [Step(**_stripped(step)) for step in row["steps"]]} for row in table["client"]]
+    clients = [{**row, "steps": [RecipeStep(**_stripped(step)) for step in row["steps"]]} for row in table["client"]]
     return Recipes(
         table["serve"],
         _by_key(Server(**_stripped(row)) for row in table["server"]),
@@ -155,7 +155,7 @@ def filled(text: str, model: str, context: int) -> str:
     return Template(text).substitute(model=model, context=context, proxy=PROXY)
 
 
-def _place(step: Step) -> str:
+def _place(step: RecipeStep) -> str:
     """Return where a step is carried out, for its heading."""
     if not step.file:
         return ", in a third terminal"
