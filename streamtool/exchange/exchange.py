@@ -250,7 +250,7 @@ class Exchange:
         settings, alone = self._settings, self.conversation.options.n == 1
         # A retry repeats the whole request. With several choices, it would also repeat those that were accepted.
         most = 1 if not alone else min(1 + settings.retries, settings.limits.attempts)
-        self._choices.may_retry = self._corrected_attempts < most
+        self._choices.may_retry = self._response.headers.attempts - len(self._searches) < most
         self._choices.may_search = len(self._searches) < MAX_SEARCHES
         if self._response.headers.attempts > 1:
             self._upstream = UpstreamResponse(

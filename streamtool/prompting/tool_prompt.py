@@ -104,7 +104,7 @@ def build_tool_prompt(
     Raises RequestError if the prompt does not fit into the model's context: nothing is truncated silently.
     """
     prompt = model.prompt
-    names = tuple([tool.name for tool in chosen])
+    names = tuple([tool.name for tool in chosen]) if chosen else ()
     key = (pack_tools(tools), format, prompt.schema, prompt.schema_budget, prompt.results.frame, parallel, names)
     made = _cache.get(key)
     if made is None:
