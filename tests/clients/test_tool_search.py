@@ -60,8 +60,9 @@ def check(here: Place) -> None:
     for (now, later), reply in zip(itertools.pairwise(prompts), REPLIES, strict=False):
         assert later.startswith(now if "tool_search" in reply else f"{now}[assistant]{reply}")
     wait_for(lambda: len(here.records) == 3, "all requests are recorded")
-    assert [record.attempts for record in here.records] == [("tool search",), ("tool search",), ()]
-    assert all(record.usage.retried for record in here.records[:2])
+    # a record may follow the next request, which the client sends as soon as it has the end of the reply
+    assert sorted(record.attempts for record in here.records) == [(), ("tool search",), ("tool search",)]
+    assert all(record.usage.retried for record in here.records if record.attempts)
     assert "get_weather_b(target: string)" in prompts[1]
     assert "get_weather_b(target: string)" not in prompts[0]
 
