@@ -141,8 +141,8 @@ class ToolMiddleware:
             await self.sockets.serve(self, scope, receive, send)
             return
         elif scope["type"] == "lifespan":
-            async with warm_up(self.settings, self.templates):
-                await self.app(scope, receive, send)
+            await warm_up(self.settings, self.templates)
+            await self.app(scope, receive, send)
             return
         if protocol is None:
             await self.app(scope, receive, send)

@@ -222,7 +222,8 @@ class Proxy:
         """Serve while the block runs, and close all connections and the store afterwards. Raises StreamtoolError."""
         host = nullcontext() if self._gateway is None else self._gateway.running()
         health = monitor_health(self.settings.upstreams, self._apps, self.circuits)
-        async with host, self._templates.learning(), warm_up(self.settings, self._templates), health:
+        async with host, self._templates.learning(), health:
+            await warm_up(self.settings, self._templates)
             yield
         await self.aclose()
 

@@ -1,11 +1,7 @@
 """Services that exchanges need in addition to their settings, opened once per middleware or transport."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-
-import anyio
 
 from statemachine import precompile
 from streamtool.asgi.off_loop import off_loop
@@ -52,25 +48,12 @@ def open_phrases(settings: Settings) -> Phrases | None:
         raise PhrasesError(f"{place}: {error.message}", param="phrases", code=error.code) from None
 
 
-@asynccontextmanager
-async def warm_up(settings: Settings, templates: ChatTemplates) -> AsyncIterator[None]:
-    """Compile, concurrently with the block, the tables and phrases that the first replies would otherwise have to wait
-    for.
+async def warm_up(settings: Settings, templates: ChatTemplates) -> None:
+    """Compile the tables and phrases that the first replies would otherwise have to wait for, in worker threads.
+
+    A server awaits this before it accepts requests: a thread that compiles while a reply streams delays each delta.
     """
-
-    async def warm() -> None:
-        for formats in dict.fromkeys((settings.formats, *templates.listened_formats())):
-            await off_loop(partial(precompile, formats))
-        if settings.refusals == "retry" and settings.phrases is None:
-            await off_loop(default_phrases)
-
-    failed: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(warm)
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  the task group would wrap it in an exception group
-            failed = error
-        tasks.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
+    for formats in dict.fromkeys((settings.formats, *templates.listened_formats())):
+        await off_loop(partial(precompile, formats))
+    if settings.refusals == "retry" and settings.phrases is None:
+        await off_loop(default_phrases)

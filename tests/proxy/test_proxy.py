@@ -1,7 +1,6 @@
 """The proxy and its upstream over HTTP: keys, headers, routing, timeouts, and errors when the upstream fails."""
 
 import json
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,10 @@ import anyio.to_thread
 import httpx
 import pytest
 from support.network import JSON, PING, Network, request
-from support.servers import DEADLINE, RawUpstream, http_stream, hypercorn_server, uvicorn_server
+from support.servers import RawUpstream, http_stream, hypercorn_server, uvicorn_server
 from support.validators import assert_valid, validate_chat_stream
 
+from streamtool.middleware import ToolMiddleware
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings, UpstreamSettings
 from streamtool.testing import DONE, Script, ScriptedUpstream, stream_asgi, text
@@ -198,34 +198,29 @@ async def test_connections_are_closed_with_the_server():
 
 
 @both
-async def test_grammars_are_compiled_while_the_first_requests_are_served(monkeypatch: pytest.MonkeyPatch):
-    began, may_end = threading.Event(), threading.Event()
+@pytest.mark.parametrize("kind", [Proxy, ToolMiddleware])
+async def test_no_request_is_served_before_everything_is_compiled(kind: Any, monkeypatch: pytest.MonkeyPatch):
+    order: list[str] = []
+    monkeypatch.setattr("streamtool.server.services.precompile", lambda _: order.append("formats"))
+    monkeypatch.setattr("streamtool.server.services.default_phrases", lambda: order.append("phrases"))
 
-    def compiling(_: object) -> None:
-        began.set()
-        assert may_end.wait(DEADLINE)
+    async def inner(_: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
 
-    monkeypatch.setattr("streamtool.server.services.precompile", compiling)
-    app, _ = proxy(streamed("ok"))
-    started, ended = anyio.Event(), anyio.Event()
-    sent: list[str] = []
+    messages = ["lifespan.shutdown", "lifespan.startup"]
 
     async def receive() -> Any:
-        await (ended.wait() if sent else anyio.lowlevel.checkpoint())
-        return {"type": "lifespan.shutdown" if sent else "lifespan.startup"}
+        return {"type": messages.pop()}
 
     async def send(message: Any) -> None:
-        sent.append(message["type"])
-        started.set()
+        order.append(message["type"])
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(app, {"type": "lifespan"}, receive, send)
-        await started.wait()
-        assert await anyio.to_thread.run_sync(began.wait, DEADLINE)
-        assert (await ask(app))[0] == 200
-        may_end.set()
-        ended.set()
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    app = Proxy() if kind is Proxy else ToolMiddleware(inner, app_protocol="chat")
+    await app({"type": "lifespan"}, receive, send)
+    assert order == ["formats", "phrases", "lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 # --- keys
