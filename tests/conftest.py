@@ -84,7 +84,7 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 law.enforce()  # check every event in every test against the tables of `statemachine.machine.states`
-settings.register_profile("steady", derandomize=True, deadline=None, max_examples=30)
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=20)
 settings.load_profile("steady")  # the same examples in every run; `-m long` tries new ones
 
 

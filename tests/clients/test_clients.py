@@ -278,7 +278,7 @@ def test_every_request_method_with_the_proxy(clients, way):
 @pytest.mark.anyio
 @pytest.mark.parametrize("package", [httpx, httpx2], ids=["httpx", "httpx2"])
 @ways
-@pytest.mark.parametrize("taught", [TAUGHT[::8], pytest.param(TAUGHT, marks=pytest.mark.long)], ids=["some", "all"])
+@pytest.mark.parametrize("taught", [TAUGHT[::16], pytest.param(TAUGHT, marks=pytest.mark.long)], ids=["some", "all"])
 async def test_the_transport_without_a_server(package, way, taught):
     inner = package.ASGITransport(app=sample.app)
     async with package.AsyncClient(transport=ToolTransport(inner, settings=SETTINGS)) as http:

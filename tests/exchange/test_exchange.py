@@ -1036,7 +1036,7 @@ SOUP = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
     stream=st.booleans(),
     arguments=st.sampled_from(["stream", "complete"]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_client_always_gets_a_valid_reply(  # noqa: PLR0917  named by given
     said, size, read, cut, finish, choice, parallel, stream, arguments
 ):
@@ -1060,7 +1060,7 @@ def test_the_client_always_gets_a_valid_reply(  # noqa: PLR0917  named by given
 
 
 @given(said=SOUP, size=st.integers(1, 40), read=st.integers(1, 500))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_outcome_does_not_depend_on_the_split_of_the_reply(said, size, read):
     one = run(make(), text(said, size=10_000))
     other = run(make(), text(said, size=size).resized(read))

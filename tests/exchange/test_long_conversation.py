@@ -184,7 +184,7 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, min_size=1, max_size=6), st.sampled_from(CLIENTS), st.booleans(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_prompt_and_reply_are_a_prefix_of_the_next_prompt(
     plan: list[Any], client: str, parallel: bool, system_role: bool
 ):

@@ -152,7 +152,7 @@ def read_marked(format: str, inner: str, schema: Any) -> dict[str, Any]:
 
 @each("format", JSON)
 @given(data=st.data(), offered=tools)
-@hypothesis(max_examples=6)
+@hypothesis(max_examples=3)
 def test_every_sentence_of_a_grammar_parses_to_its_call(format: str, data: st.DataObject, offered: list[Tool]):
     made = call_grammar(offered, format, forced=True, parallel=False, lazy=False)
     assert made is not None
@@ -169,7 +169,7 @@ def test_every_sentence_of_a_grammar_parses_to_its_call(format: str, data: st.Da
 
 @pytest.mark.parametrize("format", MARKED)
 @given(data=st.data(), offered=tools)
-@hypothesis(max_examples=6)
+@hypothesis(max_examples=3)
 def test_every_sentence_of_marked_parameters_parses_to_its_call(format: str, data: st.DataObject, offered: list[Tool]):
     offered = known(format, [tool for tool in offered if tool.parameters] or [PING])
     made = call_grammar(offered, format, forced=True, parallel=False, lazy=False)
@@ -191,7 +191,7 @@ def test_every_sentence_of_marked_parameters_parses_to_its_call(format: str, dat
 
 @pytest.mark.parametrize("format", KEYWORDS)
 @given(data=st.data(), offered=tools)
-@hypothesis(max_examples=6)
+@hypothesis(max_examples=3)
 def test_every_sentence_of_keyword_arguments_parses_to_its_call(format: str, data: st.DataObject, offered: list[Tool]):
     made = call_grammar(offered, format, forced=True, parallel=False, lazy=False)
     assert made is not None
@@ -272,7 +272,7 @@ NUMBERS = Tool("f", parameters={"type": "object", "additionalProperties": {"type
 @each("format", MARKED)
 @each("tool", [OPEN, NUMBERS, PONG], ids=["open", "numbers", "closed"])
 @given(data=st.data())
-@hypothesis(max_examples=10)
+@hypothesis(max_examples=5)
 def test_a_tool_without_named_parameters_gets_a_grammar_that_the_parser_reads(
     format: str, tool: Tool, data: st.DataObject
 ):

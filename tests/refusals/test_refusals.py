@@ -217,7 +217,7 @@ def test_the_result_does_not_depend_on_the_split(size):
 
 
 @given(st.integers(0, len(CORPUS) - 1), st.lists(st.integers(1, 12), min_size=1, max_size=8))
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_the_result_does_not_depend_on_random_splits(number, sizes):
     text = CORPUS[number]["text"]
     whole, shown = read(text)
@@ -488,7 +488,7 @@ def test_an_empty_file_matches_and_buffers_nothing():
 
 
 @given(st.text("ab ()[]{}<>|,.1", max_size=24))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_any_phrase_is_parsed_or_rejected(phrase):
     file = f"[x.denied]\ntools = [{json.dumps(phrase)}]\nbefore = [{json.dumps(phrase)}]"
     try:

@@ -200,7 +200,7 @@ def outcome(reply: Reply, sizes: list[int]) -> tuple[Any, ...]:
 
 
 @given(st.sampled_from(REPLIES), st.lists(st.integers(1, 12), min_size=1, max_size=8))
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_the_result_does_not_depend_on_the_split(reply: Reply, sizes: list[int]):
     assert outcome(reply, sizes) == outcome(reply, [len(reply.text)])
 

@@ -489,7 +489,7 @@ def accepted_by_library(schema, arguments: str) -> bool:
     return compiled is None or compiled.is_valid(json.loads(arguments))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(objects(SCHEMAS), st.dictionaries(NAMES, DOCUMENTS, max_size=4), st.sampled_from([None, 1]))
 def test_valid_documents_are_unchanged_and_repaired_ones_validate(schema, document, indent):
     arguments = json.dumps(document, indent=indent)
@@ -503,7 +503,7 @@ def test_valid_documents_are_unchanged_and_repaired_ones_validate(schema, docume
         assert len(wrong.sentence) < 6_000
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(ANYTHING, st.dictionaries(NAMES, DOCUMENTS, max_size=4).map(json.dumps) | st.text(max_size=20))
 def test_nothing_raises(schema, arguments):
     text, wrong, names = check(schema, arguments)

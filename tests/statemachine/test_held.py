@@ -51,7 +51,7 @@ def bound(phase: str, known: BufferBounds) -> int:
 @each("name", FORMATS)
 def test_a_call_is_buffered_no_longer_than_documented(name: str, alone: bool) -> None:
     form = FORMATS[name]
-    for tool, key in itertools.product(NAMES, KEYS):
+    for tool, key in list(itertools.product(NAMES, KEYS))[alone::2]:
         tools = {tool: schema(key)}
         text = example(form, tool, key)
         parser = parser_of(form, tools, alone=alone)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.json_oracle import Json, is_object, is_prefix
 from support.strategies import json_values
 
-QUICK = settings(derandomize=True, max_examples=50, deadline=None, database=None)
+QUICK = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 
 
 def strict(text: str) -> bool:

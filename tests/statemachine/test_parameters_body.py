@@ -16,7 +16,7 @@ from statemachine.bodies.parameter_markers import tables
 from statemachine.formats import Parameters
 from statemachine.formats.markers import spell
 
-QUICK = settings(derandomize=True, max_examples=60, deadline=None, database=None)
+QUICK = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 SIZES = (0, 1, 2, 3, 5, 7)
 OBJECT = {
     "type": "object",

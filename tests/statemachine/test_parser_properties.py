@@ -22,8 +22,8 @@ from statemachine.formats import REASONING, Expression, Parameters
 from statemachine.formats.table import STOPS
 from statemachine.machine.states import violations
 
-QUICK = settings(derandomize=True, max_examples=40, deadline=None, database=None)
-FEW = settings(QUICK, max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+QUICK = settings(derandomize=True, max_examples=25, deadline=None, database=None)
+FEW = settings(QUICK, max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 FEWER = settings(FEW, max_examples=3)
 LONG = settings(
     max_examples=4_000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
