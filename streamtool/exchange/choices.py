@@ -71,6 +71,11 @@ class Choices:
         for choice in self.filters.values():
             choice.restart(may_retry=self.may_retry, may_search=self.may_search)
 
+    def resume(self) -> None:
+        """Prepare for an attempt that continues the reply of the current one."""
+        for choice in self.filters.values():
+            choice.resume(may_retry=self.may_retry)
+
     def reset(self, rules: Rules) -> None:
         """Start over with these rules, discarding the state of previous attempts."""
         self.rules = rules

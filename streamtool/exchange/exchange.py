@@ -18,7 +18,8 @@ result to the client in a single write, and calls `remember` before the last one
 - `lingers`: the reply is finished except for the upstream's trailing usage report. Continue for at most `MOMENT`
   seconds, then call `close`.
 - `cut`: the reply is finished although the upstream has more to send. Stop the upstream now.
-- `retry`: this attempt was rejected. Stop the upstream and send `request()` again.
+- `retry`: this attempt was rejected, or has to be continued. Stop the upstream and send `request()` again. `died`: the
+  upstream has failed in the middle of its reply.
 - `unread`: the number of buffered bytes, from an incomplete event or from arguments to check, that may take long to
   process.
 
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterable
 from attrs import evolve
 
 from streamtool.core.conversation import Conversation
-from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
 from streamtool.core.reply import (
     Reason,
     ReplyEnd,
@@ -46,7 +47,14 @@ from streamtool.core.reply import (
 )
 from streamtool.exchange.choices import Choices
 from streamtool.exchange.error_response import attribute
-from streamtool.exchange.interfaces import NO_SERVICES, Record, ResponseHead, Services, UpstreamRequest
+from streamtool.exchange.interfaces import (
+    NO_SERVICES,
+    Interruption,
+    Record,
+    ResponseHead,
+    Services,
+    UpstreamRequest,
+)
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.plan import Plan, Refusal, first_plan, known_of, next_plan
@@ -54,6 +62,7 @@ from streamtool.exchange.received import receive
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
+from streamtool.exchange.resumption import CONTRADICTED, Resumption, continues, may_be_continued, split_at_seam
 from streamtool.exchange.tool_sets import MANY, warn_of_many_tools
 from streamtool.exchange.truncation import prompt_cut
 from streamtool.exchange.upstream_response import UpstreamResponse, lower_names, too_large
@@ -63,6 +72,7 @@ from streamtool.policy import TOOL_SEARCH, Effect, Finding
 from streamtool.prompting import Selection, ToolSearch, selects_tools
 from streamtool.prompting.one_object import is_one_object
 from streamtool.prompting.selection import MAX_SEARCHES
+from streamtool.prompting.window import BYTES_PER_TOKEN
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.refusals import Phrases
 from streamtool.settings import Settings
@@ -72,19 +82,25 @@ class Exchange:
     """A client's request and its reply. The constructor raises RequestError if the request cannot be served."""
 
     __slots__ = (
+        "_before",
         "_choices",
+        "_cut_short",
         "_decoded",
         "_known",
+        "_most",
         "_prompt",
         "_record",
         "_rejected",
         "_response",
+        "_resumption",
+        "_resumptions",
         "_searches",
         "_settings",
         "_tokenizers",
         "_upstream",
         "conversation",
         "cut",
+        "died",
         "done",
         "lingers",
         "passthrough",
@@ -137,13 +153,23 @@ class Exchange:
         """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
         """The failure that causes another attempt after this one, or None."""
+        self._resumption: Resumption | None = None
+        """The reply that this attempt or the next one continues, until it has been continued; or None."""
+        self._resumptions = 0
+        """Number of attempts so far that were meant to continue a reply."""
+        self._cut_short: ReplyFinish | None = None
+        """The end of the upstream's reply because of the upstream's own limit, until the end has been handled."""
+        self._most: int | None = None
+        """The maximum number of tokens that the last request asked for."""
+        self._before = 0
+        """Number of bytes of the text that the current attempt continues."""
         self._searches: tuple[ToolSearch, ...] = ()
         """The model's searches for tools."""
         self.ready: UpstreamRequest | StreamtoolError | None = None
         """The first request, made ahead of time, or the error that prevents it. None before it is made and after it is
         taken.
         """
-        self.done = self.cut = self.lingers = self.retry = False
+        self.done = self.cut = self.lingers = self.retry = self.died = False
         self.unread = 0
 
     # --- the request -------------------------------------------------------------------------------------------------
@@ -200,7 +226,8 @@ class Exchange:
             correction = rejected.correction(self.conversation, self._corrected_attempts, native=self.plan.native)
             continued = first.written if first.state.visible else None
         number, received = self._response.headers.attempts + 1, self.received
-        self._follow(with_forcing(self.plan, received, self._known))
+        if self._resumption is None:
+            self._follow(with_forcing(self.plan, received, self._known))
         if self.plan.emulates and (len(self.conversation.tools) > MANY or self.plan.model.context is not None):
             warning = warn_of_many_tools(self.conversation, self.plan.model, self._tokenizers)
             self._record.warning = self._record.warning or warning
@@ -212,9 +239,13 @@ class Exchange:
             correction=correction,
             continued=continued,
             searches=self._searches,
+            prompt=self._prompt,
+            resumption=self._resumption,
         )
         self._response.sent = len(made.body)
-        self._prompt = made.conversation
+        self._most = None if made.conversation is None else made.conversation.options.max_tokens
+        if self._resumption is None:
+            self._prompt = made.conversation
         dropped = () if made.conversation is None else made.conversation.dropped[len(self.conversation.dropped) :]
         if number == 1 and dropped:
             self._follow(evolve(self.plan, dropped=self.plan.dropped + dropped))
@@ -249,16 +280,25 @@ class Exchange:
         self._response.headers.attempts += 1
         settings, alone = self._settings, self.conversation.options.n == 1
         # A retry repeats the whole request. With several choices, it would also repeat those that were accepted.
-        most = 1 if not alone else min(1 + settings.retries, settings.limits.attempts)
+        most = 1 if not alone else min(1 + settings.retries + self._resumptions, settings.limits.attempts)
         self._choices.may_retry = self._response.headers.attempts - len(self._searches) < most
         self._choices.may_search = len(self._searches) < MAX_SEARCHES
         if self._response.headers.attempts > 1:
             self._upstream = UpstreamResponse(
-                self.plan.upstream, self.conversation.options.n, tuple(self._choices.rules.callable)
+                self.plan.upstream,
+                self.conversation.options.n,
+                tuple(self._choices.rules.callable),
+                self._resumption,
+                self._continued,
             )
-            self._choices.restart()
+            if self._resumption is None:
+                self._choices.restart()
+                self._before = 0
+            else:
+                self._choices.resume()
+                self._before = self._choices[0].unfinished_size
         self._rejected = None
-        self.retry = False
+        self.retry = self.died = False
 
     @property
     def _corrected_attempts(self) -> int:
@@ -283,7 +323,8 @@ class Exchange:
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """Process the upstream's status and headers. Return data for the client: an error, or nothing."""
         named = lower_names(headers)
-        self._response.headers.take(named)
+        if self._resumption is None or self.head is None:
+            self._response.headers.take(named)
         if self.listener is not None:
             self.listener.answered(status)
         try:
@@ -336,7 +377,7 @@ class Exchange:
         # reply.
         error = self._upstream.error
         if error is not None:
-            if self._try_fallback(error.status, events):
+            if self._resumption is None and self._try_fallback(error.status, events):
                 return b""
             attribute(_error_in(events), error.status, self.plan.model.upstream)
         out = self._process(split_long_text(events))
@@ -360,6 +401,11 @@ class Exchange:
     def error(self) -> StreamtoolError | None:
         """The error that ended the reply, if any."""
         return self._record.error
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the next attempt, or this one until it does so, continues the reply of an earlier one."""
+        return self._resumption is not None
 
     @property
     def written(self) -> int:
@@ -430,7 +476,9 @@ class Exchange:
                         out.append(self._response.begin())
             case ReplyFinish():
                 choice = self._choices[event.choice]
-                if not choice.finished:
+                if self._is_cut_short(choice, event):
+                    self._cut_short = event
+                elif not choice.finished:
                     self._finish_choice(choice, event, out)
             case UsageReport(usage=usage):
                 self._record.reported_usage = usage
@@ -500,6 +548,11 @@ class Exchange:
         """End the upstream's reply: request another attempt, or end the client's reply."""
         if self._record.error is not None:
             return
+        cut_short, self._cut_short = self._cut_short, None
+        if cut_short is not None:
+            if self._resume(cut_short):
+                return
+            self._finish_choice(self._choices[0], cut_short, out)
         self._choices[0]  # creates the first choice, so that there is at least one
         # An upstream that ends its reply without a finish event has still ended its choices. But when an attempt has
         # been rejected, the other choices must not emit an end.
@@ -512,7 +565,8 @@ class Exchange:
         # If usage has not arrived by now, the upstream may still be writing: the driver has to stop it.
         self.cut = self.cut or (self.lingers and self._record.reported_usage is None)
         self.lingers = False
-        self._record.count(self._upstream.reader.usage, sent=self._response.sent, written=self._choices.written)
+        if self._resumption is None:
+            self._record.count(self._upstream.reader.usage, sent=self._response.sent, written=self._choices.written)
         usage = self._record.usage
         cut = self._response.headers.prompt_cut = prompt_cut(self.plan, usage, self._prompt, sent=self._response.sent)
         if cut is not None and self._settings.truncated_prompt == "error":
@@ -537,6 +591,18 @@ class Exchange:
         if self.lingers:
             self._end(out)
             return
+        if self._resume(error):
+            return
+        if self._resumption is not None and isinstance(error, UpstreamError | RequestError):
+            # The reply could not be continued, so it ends in the way in which it would have ended before.
+            self._count_lost()
+            cause = self._resumption.cause
+            if isinstance(cause, ReplyFinish):
+                self._finish_choice(self._choices[0], cause, out)
+                self._end(out)
+                self.cut = True
+                return
+            error = cause
         # Text before the error is delivered. Text that waits for a forced call is released only if the stream has
         # begun; if it has not, the error can still become the status of the response.
         self._choices.break_off(out, begun=self.head is not None and self._rejected is None)
@@ -544,6 +610,77 @@ class Exchange:
         self._rejected = None
         self.done = self.cut = True
         out.append(ReplyFailure(error))
+
+    def _is_cut_short(self, choice: ChoiceFilter, event: ReplyFinish) -> bool:
+        """Return whether the upstream has ended the reply before the limit that the client has set. If it does not
+        report the number of tokens, the text must have fewer bytes than the limit allows tokens.
+        """
+        if event.reason is not Reason.LENGTH or self._most is None or not choice.unfinished:
+            return False
+        if self._resumptions >= self.plan.model.resume:
+            return False
+        return self._tokens_of_attempt(at_most=True) < self._most
+
+    def _tokens_of_attempt(self, *, at_most: bool = False) -> int:
+        """Return the number of tokens that this attempt has written: as reported, or an estimate. `at_most` means that
+        the estimate is too high rather than too low.
+        """
+        told, first = self._upstream.reader.usage, self._choices[0]
+        if told is not None and told.output:
+            return told.output
+        size = first.unfinished_size - self._before
+        return size if at_most else -(-size // BYTES_PER_TOKEN)
+
+    def _resume(self, cause: StreamtoolError | ReplyFinish) -> bool:
+        """Request an attempt that continues the reply, and return whether one may follow. `cause` is the way in which
+        the reply ended.
+        """
+        first, before = self._choices.filters.get(0), self._resumption
+        text = "" if first is None or self._rejected is not None else first.unfinished
+        if (
+            not text
+            or first is None
+            or self._prompt is None
+            or self._resumptions >= self.plan.model.resume
+            or self._corrected_attempts >= self._settings.limits.attempts
+            or not continues(self.plan, self.conversation, self._prompt)
+            or not (isinstance(cause, ReplyFinish) or may_be_continued(cause))
+        ):
+            return False
+        reported = self._upstream.reader.usage
+        if before is not None:
+            failures = before.failures + 1
+            self._count_lost()
+            self._resumption = evolve(before, failures=failures, cut=split_at_seam(text, failures))
+        else:
+            most = self._most
+            if most is not None:
+                most = max(1, most - self._tokens_of_attempt())
+            self._record.count(reported, sent=self._response.sent, written=self._choices.written)
+            self._resumption = Resumption(cause, text, split_at_seam(text), most, self._interruption(cause, first))
+        self._resumptions += 1
+        self.retry = True
+        self.died = not isinstance(cause, ReplyFinish) and cause.code != CONTRADICTED
+        return True
+
+    def _count_lost(self) -> None:
+        """Count the usage of an attempt that has not continued the reply."""
+        if self._upstream.error is None:
+            self._record.count_lost(self._upstream.reader.usage, sent=self._response.sent)
+
+    def _interruption(self, cause: StreamtoolError | ReplyFinish, first: ChoiceFilter) -> Interruption:
+        """Return what the record contains about the end of the upstream's reply."""
+        if isinstance(cause, ReplyFinish):
+            how = "upstream's own limit"
+        else:
+            how = "upstream reported an error" if cause.quotes else "upstream died"
+        return Interruption(how, len(first.written), first.place, self._record.seconds)
+
+    def _continued(self) -> None:
+        """Note that the model continues the reply."""
+        if self._resumption is not None:
+            self._record.resumed.append(self._resumption.interruption)
+            self._resumption = None
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
         data = self._response.send(out, done=self.done, error=self._record.error) if out else b""

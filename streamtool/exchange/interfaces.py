@@ -110,6 +110,23 @@ class PromptCut:
 
 
 @frozen
+class Interruption:
+    """The end of an upstream's reply in the middle. Another attempt has continued the reply."""
+
+    cause: str
+    """The failure: `upstream died`, `upstream reported an error` or `upstream's own limit`."""
+    character: int
+    """Number of characters of the reply that the model had written."""
+    place: str
+    """The part of the reply that the model was writing: the name of a tool, `a call` or `text`."""
+    seconds: float
+    """Seconds from the request to the end of the upstream's reply."""
+
+    def __str__(self) -> str:
+        return f"{self.cause} at character {self.character:,} inside {self.place}"
+
+
+@frozen
 class ResponseHead:
     """The status and headers of the reply."""
 
@@ -205,6 +222,9 @@ class Record:
     """Name and version of the upstream's server, if it was recognized."""
     prompt_cut: PromptCut | None = None
     """How much of the prompt the upstream read, if it cut the prompt."""
+
+    resumed: tuple[Interruption, ...] = ()
+    """The interruptions of the reply that another attempt has continued."""
 
     @property
     def outcome(self) -> ExchangeOutcome:

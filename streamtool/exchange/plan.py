@@ -250,7 +250,10 @@ def _model_settings(received: Received, settings: Settings, templates: Templates
         return model
     given = {name.decode("latin-1"): value.decode("latin-1") for name, value in received.headers}
     mode, format_ = given.get("x-streamtool-mode"), given.get("x-streamtool-format")
+    resume = given.get("x-streamtool-resume")
     try:
+        if resume is not None:
+            model = evolve(model, resume=Settings(resume=int(resume) if resume.isdecimal() else resume).resume)  # type: ignore[arg-type]  # it checks
         if mode is not None:
             model = evolve(model, mode=Settings(mode=mode).mode)  # type: ignore[arg-type]  # it checks
         if format_ is not None:

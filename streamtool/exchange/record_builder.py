@@ -8,7 +8,7 @@ from attrs import evolve
 from streamtool.core.errors import StreamtoolError
 from streamtool.core.reply import Reason, Usage
 from streamtool.core.turns import turn_of
-from streamtool.exchange.interfaces import Record, numeric_options
+from streamtool.exchange.interfaces import Interruption, Record, numeric_options
 from streamtool.exchange.plan import Plan
 from streamtool.exchange.received import Received
 from streamtool.exchange.response import ClientResponse
@@ -25,7 +25,18 @@ def zero_clock() -> float:
 class RecordBuilder:
     """The facts about one exchange that have been collected so far."""
 
-    __slots__ = ("_began", "_clock", "_rejected", "_written", "error", "reason", "reported_usage", "usage", "warning")
+    __slots__ = (
+        "_began",
+        "_clock",
+        "_rejected",
+        "_written",
+        "error",
+        "reason",
+        "reported_usage",
+        "resumed",
+        "usage",
+        "warning",
+    )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -40,12 +51,19 @@ class RecordBuilder:
         """The usage that the upstream has reported for this attempt, if any."""
         self.reason: Reason | None = None
         self.error: StreamtoolError | None = None
+        self.resumed: list[Interruption] = []
+        """The interruptions of the reply that another attempt has continued."""
         self.warning = ""
         """A warning about the request, or an empty string."""
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since the request."""
+        return self._clock() - self._began
+
     def reject(self, finding: Finding) -> None:
         """Record a rejected attempt that is followed by another."""
-        self._rejected.append((finding, self._clock() - self._began))
+        self._rejected.append((finding, self.seconds))
 
     def count(self, so_far: Usage | None, *, sent: int, written: int) -> None:
         """Count the usage of an attempt that has ended. `so_far` is the usage that the upstream has reported, if any.
@@ -62,6 +80,12 @@ class RecordBuilder:
         if before.retried is not None or before != Usage():
             usage = evolve(usage, retried=evolve(before, retried=None) + (before.retried or Usage()))
         self.usage, self.reported_usage, self._written = usage, None, written
+
+    def count_lost(self, so_far: Usage | None, *, sent: int) -> None:
+        """Count the usage of an attempt that was meant to continue the last one, but has not."""
+        told = self.reported_usage or so_far or Usage(input=sent // BYTES_PER_TOKEN, estimated=True)
+        self.reported_usage = None
+        self.usage = evolve(self.usage, retried=told + (self.usage.retried or Usage()))
 
     def record(
         self,
@@ -106,7 +130,7 @@ class RecordBuilder:
             tool_prompt=plan.emulates,
             history=conversation.has_tool_history,
             turn=turn_of(conversation.messages).value,
-            seconds=self._clock() - self._began,
+            seconds=self.seconds,
             first_byte=self._since(response.began),
             first_call=self._since(min(began, default=None)),
             dropped=plan.dropped,
@@ -125,6 +149,7 @@ class RecordBuilder:
             warning=self.warning,
             engine="" if plan.model.engine is None else plan.model.engine.title,
             prompt_cut=response.headers.prompt_cut,
+            resumed=tuple(self.resumed),
         )
 
     def _since(self, moment: float | None) -> float | None:

@@ -10,13 +10,17 @@ from typing import Final
 from attrs import evolve
 
 from streamtool import prompting
-from streamtool.core.conversation import Conversation
+from streamtool.core.conversation import Conversation, Forcing, Message, TextPart
 from streamtool.exchange.call_forcing import constrained, forced
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Tokenizers, UpstreamRequest
 from streamtool.exchange.plan import Known, Plan
 from streamtool.exchange.received import Received
+from streamtool.exchange.resumption import Resumption
+from streamtool.filters import continues_beginning
 from streamtool.prompting.window import CountTokens, limit_max_tokens, needed_window
+from streamtool.protocols.completions.request import open_turn
+from streamtool.protocols.completions.templates import TEMPLATES
 from streamtool.protocols.interfaces import Headers
 from streamtool.protocols.registry import PROTOCOLS
 from streamtool.protocols.shared import wire
@@ -96,12 +100,15 @@ def attempt(
     correction: str | None = None,
     continued: str | None = None,
     searches: tuple[prompting.ToolSearch, ...] = (),
+    prompt: Conversation | None = None,
+    resumption: Resumption | None = None,
 ) -> UpstreamRequest:
     """Return the request for attempt `number`, counted from 1. Raises RequestError if the tool prompt exceeds the
     context.
 
     `correction` is the message to the model about the previous attempt. `continued` is the text that the client has
-    already received from previous attempts. `searches` are the model's searches for tools so far.
+    already received from previous attempts. `searches` are the model's searches for tools so far. With a `resumption`,
+    the attempt continues the reply to `prompt`.
     """
     asked, model = received.conversation, plan.model
     options = asked.options
@@ -112,7 +119,9 @@ def attempt(
     usage = asked.include_usage or plan.asks_usage
     if options is not asked.options or usage != asked.include_usage:
         asked = evolve(asked, options=options, include_usage=usage)
-    if not plan.emulates:
+    if resumption is not None and prompt is not None:
+        projected = _continuing(asked, plan, prompt, resumption)
+    elif not plan.emulates:
         projected = prompting.with_correction(asked, correction) if correction or asked.volatile else asked
     else:
         projected = prompting.project(
@@ -134,6 +143,29 @@ def attempt(
     body = plan.upstream.write_request(projected, model, stream=True)
     return UpstreamRequest(
         _path(plan, stream=True), _headers(received, plan, body), body, _upstream_name(plan), number, projected
+    )
+
+
+def _continuing(asked: Conversation, plan: Plan, prompt: Conversation, resumption: Resumption) -> Conversation:
+    """Return the conversation for an attempt that continues the reply to this prompt. It has no constraint, because a
+    constraint would apply to the continuation as if the reply began there.
+    """
+    text, messages, forced = resumption.text[: resumption.cut], prompt.messages, prompt.forcing
+    if forced is not None and forced.way == "prefill":
+        messages = messages[:-1]
+        if continues_beginning(resumption.text, forced) is not False:
+            text = forced.value + text
+    if plan.upstream.NAME == "completions":
+        text = open_turn(text, TEMPLATES[plan.model.template])
+    elif (opener := plan.opener(asked)) and not text.lstrip().startswith(opener):
+        text = opener + text
+    if text:
+        messages = (*messages, Message("assistant", (TextPart(text),)))
+    return evolve(
+        prompt,
+        messages=messages,
+        forcing=Forcing("prefill", text) if text else None,
+        options=evolve(prompt.options, max_tokens=resumption.most),
     )
 
 

@@ -2,7 +2,7 @@
 
 import sys
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from streamtool.core.errors import StreamtoolError, UpstreamError
@@ -10,6 +10,7 @@ from streamtool.core.reply import ReplyEvent, ReplyFailure
 from streamtool.exchange.cumulative import CumulativeReader
 from streamtool.exchange.encoding import Inflate
 from streamtool.exchange.error_response import ErrorResponse
+from streamtool.exchange.resumption import ContinuationReader, Resumption
 from streamtool.protocols.interfaces import Headers, UpstreamProtocol, UpstreamReader
 
 _COMPRESSED: Final = 4 * 1024 - 500
@@ -19,17 +20,27 @@ _LONG: Final = 4 * 1024
 
 
 class UpstreamResponse:
-    """The upstream's response to one attempt."""
+    """The upstream's response to one attempt, which may continue the text of earlier ones."""
 
-    __slots__ = ("_inflate", "_ordinary_reader", "_protocol", "direct", "error", "reader", "weight")
+    __slots__ = ("_inflate", "_on_continued", "_ordinary_reader", "_protocol", "direct", "error", "reader", "weight")
 
-    def __init__(self, protocol: UpstreamProtocol, choices: int, tool_names: Collection[str]) -> None:
+    def __init__(
+        self,
+        protocol: UpstreamProtocol,
+        choices: int,
+        tool_names: Collection[str],
+        resumption: Resumption | None = None,
+        on_continued: Callable[[], None] | None = None,
+    ) -> None:
         self._protocol = protocol
         self._inflate: Inflate | None = None
         reader: UpstreamReader = protocol.ReplyReader(n=choices)
         reader.tool_names = tool_names
         self._ordinary_reader = reader
         self.reader: UpstreamReader = CumulativeReader(reader, self._use_ordinary_reader)
+        self._on_continued = on_continued
+        if resumption is not None and resumption.text:
+            self.reader = ContinuationReader(self.reader, resumption.readings, self._continue)
         self.error: ErrorResponse | None = None
         """The error response that the body describes, or None if the status is not an error."""
         self.direct = True
@@ -41,7 +52,17 @@ class UpstreamResponse:
 
     def _use_ordinary_reader(self) -> None:
         """Stop looking for repeated text."""
-        self.reader = self._ordinary_reader
+        if isinstance(self.reader, ContinuationReader):
+            self.reader.reader = self._ordinary_reader
+        else:
+            self.reader = self._ordinary_reader
+
+    def _continue(self) -> None:
+        """Stop comparing the text with that of earlier attempts."""
+        if isinstance(self.reader, ContinuationReader):
+            self.reader = self.reader.reader
+        if self._on_continued is not None:
+            self._on_continued()
 
     def begin(self, status: int, headers: Headers) -> None:
         """Process the status and the headers (names in lower case). Raises UpstreamError if the body cannot be

@@ -94,6 +94,11 @@ class CallFilter:
         return self._open is not None and self._open.source == "native"
 
     @property
+    def open_name(self) -> str:
+        """The name of the tool that the open call calls, or an empty string if none is open."""
+        return "" if self._open is None else self._open.name
+
+    @property
     def open_id(self) -> str | None:
         """The id of the open call, or None if none is open that the client may receive."""
         return None if self._open is None else self._open.id or None

@@ -61,6 +61,7 @@ class ChoiceFilter:
     """A filter for one choice. Methods append the events that the client may see to `out`."""
 
     __slots__ = (
+        "_begin",
         "_blank",
         "_calls",
         "_delayed",
@@ -71,6 +72,7 @@ class ChoiceFilter:
         "_parser",
         "_rules",
         "_separated_at",
+        "_separates",
         "_stray_closers",
         "_text",
         "_unopened",
@@ -115,6 +117,10 @@ class ChoiceFilter:
         """Whether the upstream itself has made a call in this attempt, so that markup at the end of the text is not
         text.
         """
+        self._separates = False
+        """Whether the upstream has sent reasoning or calls apart from the text in this attempt."""
+        self._begin = 0
+        """Size in bytes of `_written` when this attempt began."""
         self._blank = True
         """Whether all text that was forwarded directly is whitespace."""
         self._last_text = ""
@@ -133,6 +139,25 @@ class ChoiceFilter:
     def written(self) -> str:
         """Text written by the model, including markup, in this attempt and in earlier ones that the client has seen."""
         return "" if self._written is None else self._written.decode("utf-8", "surrogatepass")
+
+    @property
+    def unfinished(self) -> str:
+        """Text that the model has written in this attempt, if the attempt has not ended and the text is all of it;
+        otherwise an empty string.
+        """
+        if self._written is None or self.finished or self.state.ended or self._separates:
+            return ""
+        return self._written[self._begin :].decode("utf-8", "surrogatepass")
+
+    @property
+    def unfinished_size(self) -> int:
+        """Number of bytes that the model has written in this attempt."""
+        return len(self._written or ()) - self._begin
+
+    @property
+    def place(self) -> str:
+        """The part of the reply that the model is writing: the name of the tool that it calls, `a call` or `text`."""
+        return self._calls.open_name or ("a call" if self._parser.in_call else "text")
 
     @property
     def buffered_size(self) -> int:
@@ -169,7 +194,8 @@ class ChoiceFilter:
         if self._written is not None and (searched or not self.state.visible):
             self._written.clear()
         self._delayed.clear()
-        self._native_calls = False
+        self._native_calls = self._separates = False
+        self._begin = len(self._written or ())
         self._keep_last_text()
         self._text.restart()
         self._separated_at = len(self._written or ()) if self.state.separator and not searched else None
@@ -177,6 +203,10 @@ class ChoiceFilter:
         self._calls.restart()
         self._stray_closers.restart(watching=self._rules.native)
         self._direct = self._text.idle and not self._stray_closers.watching
+
+    def resume(self, *, may_retry: bool) -> None:
+        """Prepare for an attempt that continues the text of this one."""
+        self.state.may_retry = self.state.may_retry and may_retry
 
     def feed(self, event: UpstreamEvent, out: list[ReplyEvent]) -> None:
         """Process one event from the upstream."""
@@ -304,6 +334,7 @@ class ChoiceFilter:
         An upstream that sends a call as text and natively may do so at the same time. The call in the text is then read
         to its end, and the native one is compared with it.
         """
+        self._separates = True
         if self._delayed or (type(event) is ReplyCallStart and self._calls.open and not self._calls.open_natively):
             self._delayed.append(event)
             return
@@ -444,6 +475,7 @@ class ChoiceFilter:
         self._separated_at = None
         if self._written is not None and not self._written[position : position + 1].isspace():
             self._written[position:position] = PARAGRAPH.encode()
+            self._begin += len(PARAGRAPH)
 
     def _feed_reasoning(self, text: str, out: list[ReplyEvent]) -> None:
         self.state.reasoned = True

@@ -7,12 +7,13 @@ This package is independent of the formats. It obtains the text around a call's 
 
 from streamtool.forcing.call_frames import CallFrame, frame
 from streamtool.forcing.grammar import call_grammar
-from streamtool.forcing.methods import can_force, forcing_for, forcing_method_for
+from streamtool.forcing.methods import CLIENT_CONSTRAINTS, can_force, forcing_for, forcing_method_for
 from streamtool.forcing.rules import Rules, rules_for
 from streamtool.forcing.schemas import call_schema, call_structural_tag
 from streamtool.schemas.portable import arguments_schema, without_schema
 
 __all__ = [
+    "CLIENT_CONSTRAINTS",
     "CallFrame",
     "Rules",
     "arguments_schema",

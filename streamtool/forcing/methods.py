@@ -22,7 +22,7 @@ ForcingChoice = ForcingMethod | Literal["prompt"]
 """A method of forcing a call; `prompt` means that only the prompt demands it."""
 _FREE_TEXT_METHODS: Final = frozenset(("structural_tag", "grammar"))
 """Methods that leave text unconstrained."""
-_CLIENT_CONSTRAINTS: Final = frozenset(
+CLIENT_CONSTRAINTS: Final = frozenset(
     {"grammar", "json_schema", "structured_outputs", "regex", "ebnf", "structural_tag", "continue_final_message"}
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 )
@@ -42,7 +42,7 @@ def forcing_method_for(conversation: Conversation, model: ModelSettings, protoco
     if not conversation.tools or mode == "none":
         return None
     method: ForcingChoice = PROTOCOLS[protocol].auto_forcing if model.forcing == "auto" else model.forcing
-    own = conversation.options.output is not None or not _CLIENT_CONSTRAINTS.isdisjoint(conversation.raw)
+    own = conversation.options.output is not None or not CLIENT_CONSTRAINTS.isdisjoint(conversation.raw)
     if own or not can_force(method, protocol):
         method = "prompt"
     if mode == "required":

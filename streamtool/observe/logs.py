@@ -83,6 +83,15 @@ def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
         "incomplete": record.incomplete,
         "reason": None if record.reason is None else record.reason.value,
         "attempts": _attempts(record, contents=contents),
+        "resumed": [
+            {
+                "cause": one.cause,
+                "character": one.character,
+                "place": printable(one.place),
+                "seconds": round(one.seconds, 6),
+            }
+            for one in record.resumed
+        ],
         "unmet": record.unmet,
         "held": record.held,
         "seconds": round(record.seconds, 6),
@@ -160,6 +169,8 @@ def summarize(record: Record, *, contents: bool = False) -> str:
         said.append(f"not accepted: {', '.join(rejected)}")
     if searches := len(record.attempts) - len(rejected):
         said.append(f"tool searches {searches}")
+    if record.resumed:
+        said.append(f"resumed: {len(record.resumed)}, {printable('; '.join(map(str, record.resumed[:_TOLD])), 300)}")
     if record.unmet is not None:
         said.append(f"delivered despite: {record.unmet}")
     if record.prompt_cut is not None and record.error is None:

@@ -35,6 +35,7 @@ _ALL: "WeakKeyDictionary[prometheus_client.CollectorRegistry, Mapping[str, Any]]
 _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "exchanges": ("Exchanges.", ("protocol", "upstream_protocol", "mode", "outcome", "client")),
     "attempts": ("Attempts that were rejected and repeated.", ("reason",)),
+    "resumed": ("Interrupted replies that another attempt continued.", ("cause",)),
     "calls": ("Calls found; format=native if the upstream itself made them.", ("format",)),
     "repairs": ("Exchanges in which arguments were repaired, by kind of repair.", ("repair",)),
     "discarded_characters": ("Characters that were neither shown nor part of a call.", ("reason",)),
@@ -95,6 +96,8 @@ class Metrics:
         ).inc()
         for reason in record.attempts:
             found["attempts"].labels(reason).inc()
+        for one in record.resumed:
+            found["resumed"].labels(one.cause).inc()
         for name, count in record.found:
             found["calls"].labels(name).inc(count)
         own = record.calls - sum(count for _, count in record.found)

@@ -90,6 +90,9 @@ class OpenTelemetry:
         for attempt in fields(record)["attempts"]:
             about = {f"streamtool.{name}": attempt[name] for name in ("reason", "detail") if attempt[name]}
             span.add_event("streamtool.attempt.repeated", about, timestamp=start + int(attempt["seconds"] * _NANO))
+        for one in fields(record)["resumed"]:
+            about = {f"streamtool.{name}": one[name] for name in ("cause", "character", "place")}
+            span.add_event("streamtool.attempt.resumed", about, timestamp=start + int(one["seconds"] * _NANO))
         if record.error is not None:
             span.set_status(trace.StatusCode.ERROR, fields(record)["error"]["message"])
         span.end(end_time=end)

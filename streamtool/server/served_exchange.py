@@ -20,6 +20,7 @@ from streamtool.server.client_connection import ClientConnection
 from streamtool.server.gate import ENTRY, Entry
 from streamtool.settings import Settings
 from streamtool.upstream.chat_templates import ChatTemplates
+from streamtool.upstream.failover import INTERRUPTIONS, Interruptions
 
 PREPARES: Final = "streamtool.prepares"
 """Scope key that marks a request as preparation for a later one; the app is not called."""
@@ -57,6 +58,7 @@ class ServedExchange:
         "_end_error",
         "_entry",
         "_exchange",
+        "_interruptions",
         "_large",
         "_lingers",
         "_scope",
@@ -78,6 +80,8 @@ class ServedExchange:
         """Number of bytes that the app may still send."""
         self._app: anyio.CancelScope | None = None
         """Cancel scope of the current call to the app; None while no call is running."""
+        upstream = exchange.plan.model.upstream
+        self._interruptions = Interruptions() if upstream is not None and upstream.fallbacks else None
         self._lingers = False
         """Whether the app has been given a moment to send its usage."""
 
@@ -124,6 +128,9 @@ class ServedExchange:
                 return
             scope = self._driver.inner_scope(self._scope, request)
             scope[ATTENDED] = True
+            if self._interruptions is not None:
+                scope[INTERRUPTIONS] = self._interruptions
+                self._interruptions.now = self._interruptions.died = False
             if "extensions" in scope:
                 scope["extensions"] = {k: v for k, v in scope["extensions"].items() if k not in _SHORTCUTS}
             bodies = [request.body]
@@ -181,6 +188,8 @@ class ServedExchange:
                     self._lingers = True
                     self._stop(MOMENT)
                 elif exchange.done or exchange.retry:
+                    if self._interruptions is not None:
+                        self._interruptions.now, self._interruptions.died = exchange.resumes, exchange.died
                     self._check_protocol()
                     self._stop(0 if exchange.cut or exchange.retry else GRACE)
             case "http.response.start":

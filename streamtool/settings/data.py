@@ -133,6 +133,10 @@ class Settings:
     """
     retries: int = setting(2, read.integer(0))
     """Maximum number of further attempts within one exchange; `limits.attempts` limits them as well."""
+    resume: int = setting(2, read.integer(0))
+    """Maximum number of attempts within one exchange that continue a reply which its upstream has not finished;
+    `limits.attempts` limits them as well. 0: none.
+    """
     keepalive: float = setting(10.0)
     """Seconds of silence before a comment is sent to the client."""
     context: int | None = setting(None, read.optional(read.integer(1)))
@@ -175,7 +179,7 @@ class Settings:
     passthrough: tuple[str, ...] = setting(())
     """Further paths whose requests the proxy passes through unchanged."""
     allow_overrides: bool = setting(False)
-    """Honor the request headers `x-streamtool-mode` and `x-streamtool-format`."""
+    """Honor the request headers `x-streamtool-mode`, `x-streamtool-format` and `x-streamtool-resume`."""
     log: Literal["text", "json"] = setting("text")
     """Log format of `streamtool serve`. `json`: only JSON lines are written."""
     log_to: Literal["stderr", "stdout"] = setting("stderr")
@@ -335,6 +339,7 @@ class Settings:
             ),
             calls_in_reasoning=family.calls_in_reasoning if thinks == "auto" else thinks,
             context=rule.context or self.context,
+            resume=self.resume if rule.resume is None else rule.resume,
             prompt=PromptSettings(
                 schema=rule.schema or self.schema,
                 schema_budget=rule.schema_budget or self.schema_budget,

@@ -90,6 +90,8 @@ class ModelSettings:
     """
     context: int | None = None
     """Size of the model's context window, in tokens; None if unknown, in which case prompts are not checked."""
+    resume: int = 2
+    """Maximum number of attempts within one exchange that continue an unfinished reply."""
     prompt: PromptSettings = PromptSettings()
     calibration: Calibration | None = None
     """The measurement that chose mode, format and schema."""

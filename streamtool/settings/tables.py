@@ -208,6 +208,7 @@ class ModelRule:
     """MCP servers whose tools the proxy executes for requests without tools."""
     template: str | None = setting(None, read.optional(_TEMPLATE))
     forcing: ForcingSetting | None = setting(None)
+    resume: int | None = setting(None, read.optional(read.integer(0)))
 
 
 @frozen

@@ -64,6 +64,10 @@ class Engines:
         """Return the recognized server of an upstream, or None if it is not known."""
         return self._found.get(upstream)
 
+    def note(self, upstream: str, found: FoundEngine) -> None:
+        """Note the recognized server of an upstream."""
+        self._found[upstream] = found
+
     def inform(self, model: ModelSettings) -> ModelSettings:
         """Return the model's settings with the properties of its server."""
         if model.upstream is None or (found := self._found.get(model.upstream.name)) is None:
@@ -148,7 +152,7 @@ class Engines:
         known = self.of(upstream)
         if known is not None and known.engine is found.engine:
             found.chosen.update(known.chosen)
-        self._found[upstream] = found
+        self.note(upstream, found)
         if before is not None and (now := self._line(self._settings.upstreams[upstream])) != before:
             _log.info("upstream %s: %s", upstream, now)
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import ASGIApp, ASGIMessage, Receive, Scope, Send
@@ -22,7 +22,22 @@ from streamtool.upstream.circuit import Circuit, CircuitListener
 _FAILURES: Final = frozenset((429, 500, 502, 503, 504, 529))
 """Statuses that cause the next upstream to be tried."""
 
+INTERRUPTIONS: Final = "streamtool.interruptions"
+"""Scope key for the upstreams that have interrupted the reply (`Interruptions`)."""
+
 _log = logging.getLogger("streamtool")
+
+
+@define(eq=False)
+class Interruptions:
+    """The upstreams that have not finished a reply, which then continues elsewhere if possible."""
+
+    counts: dict[str, int] = field(factory=dict)
+    """Name of an upstream → number of attempts that it has not finished."""
+    now: bool = False
+    """Whether the current attempt is not finished, although the upstream may have reported no failure."""
+    died: bool = False
+    """Whether the upstream of the current attempt has failed."""
 
 
 @frozen(eq=False)
@@ -50,14 +65,15 @@ class Failover:
             body = await read_body(scope, receive, self._limits)
         except ClientLeft:
             return
-        order = self._order()
+        known = scope.get(INTERRUPTIONS) or Interruptions()
+        order = self._order(known)
         for place, one in enumerate(order):
             pieces = [body]
 
             async def replay(pieces: list[bytes] = pieces) -> ASGIMessage:
                 return {"type": "http.request", "body": pieces.pop()} if pieces else await receive()
 
-            attempt = _Attempt(send, one, last=place == len(order) - 1)
+            attempt = _Attempt(send, one, known, last=place == len(order) - 1)
             try:
                 await one.app(scope, replay, attempt.send)
             except UpstreamError as error:
@@ -73,15 +89,17 @@ class Failover:
                 attempt.end()
                 return
 
-    def _order(self) -> list[Alternative]:
-        """Return the upstreams in the order in which to try them, with the failing ones last."""
+    def _order(self, known: Interruptions) -> list[Alternative]:
+        """Return the upstreams in the order in which to try them, with the failing ones last, preceded by those that
+        have interrupted the reply.
+        """
         alternatives = list(self._alternatives)
         first = alternatives[0].settings
         if first.balance:
             weights = [one.settings.weight for one in alternatives]
             chosen = random.choices(alternatives, weights)[0]
             alternatives.sort(key=lambda one: one is not chosen)
-        return sorted(alternatives, key=lambda one: not one.circuit.admits)
+        return sorted(alternatives, key=lambda one: (not one.circuit.admits, known.counts.get(one.settings.name, 0)))
 
 
 def circuits_of(upstreams: Mapping[str, UpstreamSettings], listener: CircuitListener | None) -> dict[str, Circuit]:
@@ -118,8 +136,9 @@ class _Attempt:
     An attempt that the caller abandons before any response has no result.
     """
 
-    def __init__(self, send: Send, upstream: Alternative, *, last: bool) -> None:
+    def __init__(self, send: Send, upstream: Alternative, interruptions: Interruptions, *, last: bool) -> None:
         self._send = send
+        self._interruptions = interruptions
         self._upstream = upstream
         upstream.circuit.record_attempt()
         self._head: ASGIMessage | None = None
@@ -151,6 +170,8 @@ class _Attempt:
         """Record a failure."""
         if self._known:
             return
+        self._interruptions.now = self._interruptions.now or self.begun
+        self._note_interruption()
         self._known = True
         name, circuit = self._upstream.settings.name, self._upstream.circuit
         _log.warning("upstream %s: %s", name, error.message)
@@ -160,8 +181,17 @@ class _Attempt:
 
     def end(self) -> None:
         """Record a success if the response has begun. If not, nothing is known about the upstream."""
+        self._note_interruption()
+        if self._interruptions.died:
+            self.fail(UpstreamError("it did not finish its reply"))
         if self._known or not self.begun:
             return
         self._known = True
         if self._upstream.circuit.record_success():
             _log.info("upstream %s: responding again", self._upstream.settings.name)
+
+    def _note_interruption(self) -> None:
+        known, name = self._interruptions, self._upstream.settings.name
+        if known.now:
+            known.counts[name] = known.counts.get(name, 0) + 1
+            known.now = False

@@ -103,6 +103,15 @@ def prompt(messages: Sequence[Message], template: Template) -> str:
     return "".join(pieces) + template.reply
 
 
+def open_turn(text: str, template: Template) -> str:
+    """Return the text of an assistant message that continues the model's turn after the template's `reply`, if the
+    markers allow it: `prompt` writes the text after the marker of an assistant message.
+    """
+    before = template.assistant[0]
+    whole = template.reply + text
+    return whole.removeprefix(before) if text and whole.startswith(before) else text
+
+
 def _text(message: Message, template: Template) -> str:
     """Return the message as text, with a placeholder for each part that is not text. No line of a result begins a
     turn.

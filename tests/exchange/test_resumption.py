@@ -1,0 +1,366 @@
+"""Replies whose upstream fails in the middle: another attempt continues them, and the client sees an undisturbed reply."""
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from attrs import evolve
+from support.continuing import KINDS, Continuing, Fault, engine_of, settings_for
+from support.dialects import ALL_CLIENTS, Ask, Got, path, read, write
+from support.protocol_validators import VALIDATORS
+from support.sweeps import alternating, each
+from support.validators import assert_valid
+
+from streamtool.exchange import Record
+from streamtool.middleware import ToolMiddleware
+from streamtool.testing import stream_asgi
+
+both = pytest.mark.anyio
+
+WRITE = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}, "content": {"type": "string"}, "lines": {"type": "integer"}},
+}
+ASK = Ask((("user", "Write both files."),), (("write_file", "Writes a file.", WRITE), ("ping", "Pings.", {})))
+BODY = 'def größe(a: int) -> float:\n\treturn a * 3.14159  # "π", 円周率\n'
+CALL = {
+    "name": "write_file",
+    "arguments": {"path": "/src/main.py", "content": BODY * 2, "lines": 1234567},
+}
+OTHER = {"name": "write_file", "arguments": {"path": "b.txt", "content": "", "lines": -1}}
+REASONING = "<think>The user wants two files, so I write them one after the other.</think>"
+TEXT = "I will write both files now, starting with main.py. "
+FIRST = f"<tool_call>{json.dumps(CALL, ensure_ascii=False)}</tool_call>"
+SECOND = f"<tool_call>{json.dumps(OTHER)}</tool_call>"
+WHOLE = f"{REASONING}{TEXT}{FIRST}\n{SECOND}"
+
+PLACES = {
+    "in reasoning": 30,
+    "in text": WHOLE.index("starting") + 4,
+    "in an opener": WHOLE.index("<tool_call>") + 5,
+    "in the name": WHOLE.index("write_file") + 5,
+    "after a colon": WHOLE.index('"path": ') + 8,
+    "in a path": WHOLE.index("/main.py") + 4,
+    "in a number": WHOLE.index("1234567") + 3,
+    "in an escape": WHOLE.index("\\n") + 1,
+    "between calls": WHOLE.index(SECOND) - 1,
+    "in the second call": WHOLE.index("b.txt") + 2,
+    "at the end": len(WHOLE) - 3,
+}
+KNOWN: dict[Any, tuple[Any, ...]] = {}
+"""The replies of undisturbed upstreams."""
+HOWS = ("reset", "fin", "error")
+
+
+async def talk(
+    upstream: Continuing,
+    client: str = "chat",
+    *,
+    ask: Ask = ASK,
+    stream: bool = True,
+    fields: Any = (),
+    headers: Any = (),
+    **settings: Any,
+) -> tuple[Got, Record]:
+    """Return the client's view of the reply, which is valid, and the record."""
+    records: list[Record] = []
+    app = ToolMiddleware(upstream.app, settings=settings_for(upstream.kind, **settings), on_exchange=records.append)
+    found = engine_of(upstream.kind)
+    if found is not None:
+        app.templates.engines.note("u", found)
+    request = write(client, evolve(ask, stream=stream)) | dict(fields)
+    body = json.dumps(request).encode()
+    async with stream_asgi(app, path(client, stream=stream), body=body, headers=headers) as reply:
+        data = await reply.body()
+        answered = dict(reply.headers)
+    checks = VALIDATORS[client][0 if stream else 1]
+    if stream or reply.status == 200:
+        assert_valid(checks(data, request, headers=answered))
+    (record,) = records
+    return read(client, data, stream=stream), record
+
+
+def seen(got: Got) -> tuple[Any, ...]:
+    return got.parts, got.reason, got.error, len(got.ids)
+
+
+async def undisturbed(client: str, whole: str = WHOLE, kind: str = "completions", **given: Any) -> tuple[Any, ...]:
+    key = (client, whole, kind, tuple(sorted(given)))
+    if key not in KNOWN:
+        got, record = await talk(Continuing(kind, whole), client, **given)
+        assert got.error is None
+        assert not record.resumed
+        KNOWN[key] = seen(got)
+    return KNOWN[key]
+
+
+def cases(count: int, seed: int) -> Iterator[tuple[str, str, str, int, int]]:
+    """Yield cases: failure, upstream, client, place, size of the upstream's pieces."""
+    chance = random.Random(seed)
+    begin = WHOLE.index(FIRST)
+    offsets = [*PLACES.values(), *(chance.randrange(begin, len(WHOLE)) for _ in range(40))]
+    for number in range(count):
+        yield (
+            HOWS[number % len(HOWS)],
+            KINDS[number // 3 % len(KINDS)],
+            ALL_CLIENTS[number // 12 % len(ALL_CLIENTS)],
+            offsets[number % len(offsets)],
+            chance.choice((1, 4, 16)),
+        )
+
+
+async def check(how: str, kind: str, client: str, at: int, size: int) -> None:
+    upstream = Continuing(kind, WHOLE, Fault(at, how), tokens=lambda text: pieces(text, size))
+    got, record = await talk(upstream, client)
+    assert seen(got) == await undisturbed(client)
+    assert len(upstream.requests) == 2
+    assert [one.character for one in record.resumed] == [at]
+
+
+def pieces(text: str, size: int) -> list[str]:
+    return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+@both
+@each("how,kind,client,at,size", cases(200, 1))
+@alternating
+async def test_the_client_sees_the_reply_as_if_nothing_had_happened(how, kind, client, at, size):
+    await check(how, kind, client, at, size)
+
+
+@pytest.mark.long
+@both
+@each("how,kind,client,at,size", [case for seed in range(2, 9) for case in cases(300, seed)])
+@alternating
+async def test_the_same_at_many_places(how, kind, client, at, size):
+    await check(how, kind, client, at, size)
+
+
+@both
+@each("place", PLACES)
+@alternating
+async def test_the_prompt_ends_between_two_words(place):
+    at = PLACES[place]
+    for kind in KINDS:
+        upstream = Continuing(kind, WHOLE, Fault(at, "reset"))
+        await talk(upstream)
+        given = upstream.beginnings[1]
+        assert WHOLE[:at].startswith(given)
+        assert 0 < at - len(given) <= 24
+        assert given == given.rstrip()
+        assert not (given[-1].isalnum() and WHOLE[len(given)].isalnum())
+
+
+AT = WHOLE.index("3.14159") + 4
+"""A position inside a number in the arguments."""
+
+
+async def failed(upstream: Continuing, client: str = "chat", **given: Any) -> Record:
+    """Check that the reply ends with the error of the first attempt, and return the record."""
+    got, record = await talk(upstream, client, **given)
+    assert got.error is not None
+    assert got.reason is None
+    expected, _ = await talk(Continuing(upstream.kind, WHOLE, Fault(AT, "error")), client, **{**given, "resume": 0})
+    assert (got.parts, got.error) == (expected.parts, expected.error)
+    assert not record.resumed
+    return record
+
+
+@both
+async def test_without_the_setting_a_reply_is_not_continued():
+    for given in (
+        {"resume": 0},
+        {"limits": {"attempts": 1}},
+        {"models": [{"match": "m", "resume": 0}]},
+        {"allow_overrides": True, "headers": ((b"x-streamtool-resume", b"0"),)},
+        {"mode": "native"},
+    ):
+        upstream = Continuing("llama.cpp", WHOLE, Fault(AT, "error"))
+        await failed(upstream, **given)
+        assert len(upstream.requests) == 1
+
+
+@both
+async def test_an_invalid_header_is_rejected():
+    for given in (b"many", b"-1", b"\xb2"):
+        upstream = Continuing("completions", WHOLE)
+        app = ToolMiddleware(upstream.app, settings=settings_for("completions", allow_overrides=True))
+        body, headers = json.dumps(write("chat", ASK)).encode(), ((b"x-streamtool-resume", given),)
+        async with stream_asgi(app, path("chat"), body=body, headers=headers) as reply:
+            error = json.loads(await reply.body())["error"]
+            assert (reply.status, error["param"]) == (400, "resume")
+        assert not upstream.requests
+
+
+@both
+async def test_a_server_that_is_not_known_to_continue_is_not_asked():
+    upstream = Continuing("unknown", WHOLE, Fault(AT, "error"))
+    await failed(upstream)
+    assert len(upstream.requests) == 1
+
+
+@both
+async def test_a_request_that_is_constrained_by_the_client_is_not_continued():
+    upstream = Continuing("llama.cpp", WHOLE, Fault(AT, "error"))
+    await failed(upstream, fields={"grammar": 'root ::= "x"'})
+    assert len(upstream.requests) == 1
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_a_reply_is_continued_as_often_as_the_setting_allows(kind):
+    faults = [Fault(at, "reset") for at in (30, AT, AT + 40)]
+    upstream = Continuing(kind, WHOLE, *faults)
+    got, record = await talk(upstream, resume=3, limits={"attempts": 4})
+    assert seen(got) == await undisturbed("chat")
+    assert [one.character for one in record.resumed] == [30, AT, AT + 40]
+    upstream = Continuing(kind, WHOLE, *faults)
+    got, record = await talk(upstream)
+    assert got.error is not None
+    assert len(upstream.requests) == 3
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_a_server_may_repeat_the_given_text(kind):
+    for at in PLACES.values():
+        got, record = await talk(Continuing(kind, WHOLE, Fault(at, "fin"), repeats=True))
+        assert seen(got) == await undisturbed("chat")
+        assert len(record.resumed) == 1
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_a_reply_that_contradicts_the_text_is_rejected(kind):
+    upstream = Continuing(kind, WHOLE, Fault(AT, "error"), instead=["I am sorry, where was I?"])
+    got, record = await talk(upstream)
+    assert seen(got) == await undisturbed("chat")
+    assert len(record.resumed) == 1
+    assert len(upstream.requests) == 3
+    assert len(upstream.beginnings[2]) < len(upstream.beginnings[1])
+    upstream = Continuing(kind, WHOLE, Fault(AT, "error"), instead=["Sorry.", ""])
+    await failed(upstream)
+    assert len(upstream.requests) == 3
+
+
+@both
+@each("status", [400, 404, 500, 503, 429])
+@alternating
+async def test_an_error_response_to_the_continuation(status):
+    upstream = Continuing("vLLM", WHOLE, Fault(AT, "error"), statuses=[status])
+    if status in (400, 404):
+        await failed(upstream)
+        assert len(upstream.requests) == 2
+    else:
+        got, _ = await talk(upstream)
+        assert seen(got) == await undisturbed("chat")
+        await failed(Continuing("vLLM", WHOLE, Fault(AT, "error"), statuses=[status, status]))
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_the_servers_own_limit(kind):
+    for at in PLACES.values():
+        upstream = Continuing(kind, WHOLE, Fault(at, "length"))
+        got, record = await talk(upstream, fields=limit(kind, 900))
+        assert seen(got) == await undisturbed("chat")
+        assert str(record.resumed[0]).startswith(f"upstream's own limit at character {at} inside ")
+        assert most(kind, upstream.requests[1].json) == 900 - 7
+
+
+def limit(kind: str, tokens: int) -> dict[str, int]:
+    return {"max_tokens": tokens}
+
+
+def most(kind: str, body: Any) -> int:
+    return body["options"]["num_predict"] if kind == "ollama" else body["max_tokens"]
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_the_clients_limit_is_not_exceeded(kind):
+    for fields in ({"max_tokens": 7}, {"max_tokens": 5}, {}):  # the upstream reports 7 tokens
+        upstream = Continuing(kind, WHOLE, Fault(AT, "length"))
+        got, record = await talk(upstream, fields=fields)
+        assert (got.reason, len(upstream.requests)) == ("length", 1)
+        assert not record.resumed
+
+
+@both
+async def test_a_limit_that_cannot_be_exceeded_ends_the_reply_as_before():
+    expected, before = await talk(Continuing("vLLM", WHOLE, Fault(AT, "length")))
+    for given in ({"statuses": [400]}, {"instead": ["No.", "No."]}):
+        upstream = Continuing("vLLM", WHOLE, Fault(AT, "length"), **given)
+        got, record = await talk(upstream, fields={"max_tokens": 900})
+        assert seen(got) == seen(expected)
+        assert got.usage == expected.usage
+        assert record.error is None
+        assert (record.usage.retried is None) == ("statuses" in given)
+        assert before.usage == evolve(record.usage, retried=None)
+
+
+@both
+@each("client", ALL_CLIENTS)
+@alternating
+async def test_a_whole_reply_is_continued_too(client):
+    for at in PLACES.values():
+        got, record = await talk(Continuing("vLLM", WHOLE, Fault(at, "error")), client, stream=False)
+        assert seen(got) == await undisturbed(client, stream=False)
+        assert len(record.resumed) == 1
+
+
+FORCED = Ask(ASK.turns, ASK.tools, choice="write_file")
+
+
+@both
+@each("kind,forcing", [(k, f) for k in ("completions", "vLLM") for f in ("prompt", "prefill", "schema", "guided")])
+@alternating
+async def test_a_forced_call_is_continued_without_the_constraint(kind, forcing):
+    begin = '<tool_call>\n{"name": "write_file", "arguments":' if forcing == "prefill" else ""
+    whole = {"prompt": FIRST, "prefill": FIRST.partition('"arguments":')[2]}.get(forcing, FIRST[11:-12])
+    how = {"table": {"forcing": forcing}, "format": "tool_call", "ask": FORCED}
+    expected, _ = await talk(Forced(kind, whole, begin=begin), **how)
+    assert expected.reason == "calls"
+    for at in (3, len(whole) // 2, len(whole) - 20):
+        upstream = Forced(kind, whole, Fault(at, "reset"), begin=begin)
+        got, record = await talk(upstream, **how)
+        assert seen(got) == seen(expected)
+        assert len(record.resumed) == 1
+        assert {"response_format", "structured_outputs"}.isdisjoint(upstream.requests[1].json)
+
+
+class Forced(Continuing):
+    """An upstream whose prompt may end with the beginning of the reply from the start."""
+
+    def __init__(self, *args: Any, begin: str) -> None:
+        super().__init__(*args)
+        self.begin = begin
+
+    def beginning(self, body: Any) -> str:
+        given = super().beginning(body)
+        assert given.startswith(self.begin)
+        return given.removeprefix(self.begin)
+
+
+@both
+async def test_the_record_the_log_and_the_usage(caplog):
+    caplog.set_level("INFO", "streamtool.exchange")
+    upstream = Continuing("completions", WHOLE, Fault(AT, "reset"))
+    got, record = await talk(upstream)
+    words = f"upstream died at character {AT} inside write_file"
+    assert str(record.resumed[0]) == words
+    (line,) = [line for line in caplog.records if line.name == "streamtool.exchange"]
+    assert f"resumed: 1, {words}" in line.getMessage()
+    (noted,) = line.streamtool["resumed"]
+    assert (noted["cause"], noted["character"], noted["place"]) == ("upstream died", AT, "write_file")
+    assert got.usage == (record.usage.input, record.usage.output) == (11, 7)
+    assert record.usage.retried is not None
+    assert record.usage.retried.output >= AT // 4
+    assert not record.attempts

@@ -1,0 +1,127 @@
+"""An upstream that knows its whole reply, continues it from any given beginning, and fails where the test wants.
+
+The server is independent of the library: it finds the beginning in the request as a real server would, and writes the
+rest in pieces that depend on the position alone, like tokens.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+from support.dialects import SAYS
+
+from streamtool.core.errors import UpstreamError
+from streamtool.models.engines import ENGINES, FoundEngine
+from streamtool.settings import Settings
+from streamtool.testing import Die, Recorded, Script, ScriptedUpstream, status
+
+TOKEN = re.compile(r"</?[^\s<>]+>| ?\w{1,4}|[^\w\s]{1,3}|\s+")
+"""The server's tokens."""
+KINDS = ("completions", "llama.cpp", "vLLM", "ollama")
+"""The kinds of upstreams."""
+PROTOCOLS = {"completions": "completions", "ollama": "ollama"}
+"""The protocols of the kinds that do not speak `chat`."""
+ENGINE = {"llama.cpp": "llama.cpp", "vLLM": "vLLM", "ollama": "Ollama"}
+
+
+@frozen
+class Fault:
+    """A failure of one reply."""
+
+    at: int
+    """Number of characters of the whole reply that precede it."""
+    how: str
+    """`reset` (an exception), `fin` (the body ends), `error` (an event that reports an error) or `length`."""
+
+
+def protocol_of(kind: str) -> str:
+    return PROTOCOLS.get(kind, "chat")
+
+
+class Continuing:
+    """A scripted upstream of this kind. Each request uses the next fault, and those after the last one none.
+
+    `repeats` means that a continued reply begins with the given text. `instead` is a reply that the upstream gives once
+    to the first request that contains a beginning.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        whole: str,
+        *faults: Fault | None,
+        repeats: bool = False,
+        instead: Sequence[str] = (),
+        statuses: Sequence[int] = (),
+        tokens: Callable[[str], list[str]] = TOKEN.findall,
+    ) -> None:
+        self.kind = kind
+        self.whole = whole
+        self.faults = list(faults)
+        self.repeats = repeats
+        self.instead = list(instead)
+        self.statuses = list(statuses)
+        self.tokens = tokens
+        self.beginnings: list[str] = []
+        self.app = ScriptedUpstream(self.reply)
+
+    @property
+    def requests(self) -> list[Recorded]:
+        return self.app.requests
+
+    def reply(self, request: Recorded) -> Script:
+        """Return the reply to one request."""
+        given = self.beginning(request.json)
+        self.beginnings.append(given)
+        if len(self.beginnings) > 1 and self.statuses:
+            return status(self.statuses.pop(0))
+        fault = self.faults.pop(0) if self.faults else None
+        if given and self.instead:
+            rest, fault = self.instead.pop(0), None
+        else:
+            assert self.whole.startswith(given), (given, self.whole)
+            rest = self.whole if self.repeats else self.whole[len(given) :]
+        first = 0 if self.repeats else len(given)
+        end = len(rest) if fault is None else max(0, fault.at - first)
+        pieces, place = [], 0
+        for token in self.tokens(rest):
+            pieces.append(token[: max(0, end - place)])
+            place += len(token)
+        how = "stop" if fault is None else fault.how
+        ends = {"reset": "die", "fin": "die"}.get(how, how)
+        steps = tuple(SAYS[protocol_of(self.kind)]([piece for piece in pieces if piece], ends))
+        if how == "reset":
+            steps = (*steps, Die(UpstreamError("the connection broke")))  # type: ignore[assignment]
+        media = "application/x-ndjson" if self.kind == "ollama" else "text/event-stream"
+        return Script(steps, content_type=media)
+
+    def beginning(self, body: Mapping[str, Any]) -> str:
+        """Return the beginning of the reply that the request contains."""
+        if self.kind == "completions":
+            return str(body["prompt"]).rpartition("<|im_start|>assistant\n")[2]
+        last = body["messages"][-1]
+        if last["role"] != "assistant":
+            assert "continue_final_message" not in body
+            return ""
+        if self.kind == "vLLM":
+            assert body["continue_final_message"] is True
+            assert body["add_generation_prompt"] is False
+        return str(last["content"])
+
+
+def engine_of(kind: str) -> FoundEngine | None:
+    """Return the recognized server of this kind of upstream."""
+    name = ENGINE.get(kind)
+    return None if name is None else FoundEngine(next(row for row in ENGINES if row.name == name))
+
+
+def settings_for(kind: str, **given: Any) -> Settings:
+    """Return the settings with one upstream of this kind, at a URL that is never used."""
+    upstream = {"url": "http://127.0.0.1:9/v1", "protocol": protocol_of(kind), **given.pop("table", {})}
+    return Settings(upstreams={"u": upstream}, **given)
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
