@@ -222,7 +222,8 @@ async def test_every_upstream_protocol_works(protocol):
     assert story(await events_of(agent)) == [STORY[0], ("final", "All done.")]
     with pytest.raises(UpstreamError, match="closed the connection"):
         await agent.ask("Go.")
-    assert len(upstream.requests) == 4
+    resumptions = 2 if protocol == "completions" else 0  # the other servers are not known to continue a reply
+    assert len(upstream.requests) == 4 + resumptions
 
 
 @both
