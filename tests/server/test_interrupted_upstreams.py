@@ -31,7 +31,7 @@ ASK = Ask((("user", "Write the file."),), (("write_file", "Writes a file.", SCHE
 PLACES = (TEXT.index("write") + 3, len(TEXT) + 20, WHOLE.index("14159"), len(WHOLE) - 4)
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
 RESET = struct.pack("ii", 1, 0)
-"""The value of SO_LINGER with which `close` resets the connection."""
+"""The value of SO_LINGER that makes `close` reset the connection."""
 
 
 class DyingServer:
