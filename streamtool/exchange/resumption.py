@@ -102,7 +102,7 @@ def may_be_continued(error: StreamtoolError) -> bool:
 
 
 def split_at_seam(text: str, failures: int = 0) -> int:
-    """Return where to cut the text: before its last word, number, marker or run of punctuation, and
+    """Return the position of the cut in the text: before its last word, number, marker or run of punctuation, and
     before the whitespace in front of it. A word of more than 64 characters is cut inside. Each failure so far moves
     the position back by one word.
 

@@ -130,6 +130,7 @@ ENGINES: Final = (
         fix="load the model with a larger context length",
     ),
     # sglang/srt/entrypoints/http_server.py: `owned_by: "sglang"`, `max_model_len`; it imitates Ollama's paths.
+    # sglang/srt/entrypoints/openai/protocol.py: `continue_final_message`.
     Engine(
         "SGLang",
         signs=(Sign(MODELS, "data.*.owned_by", "sglang"),),
@@ -137,6 +138,7 @@ ENGINES: Final = (
         windows=(WindowSource(MODELS, "data.*.max_model_len", "id"),),
         counter=Counter("/tokenize", "prompt"),
         free="structural_tag",
+        prefill="continued",
         fix="start SGLang with a larger --context-length",
     ),
     # docs/openapi.json of text-generation-inference: `Info`.

@@ -14,6 +14,7 @@ from support.servers import ROOT, uvicorn_server, wait_for
 
 from streamtool.core.errors import UpstreamError
 from streamtool.exchange import Record
+from streamtool.exchange.interfaces import Interruption
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings, load
 
@@ -87,7 +88,7 @@ def every_label() -> Mapping[str, set[str]]:
     metrics.store_failed("read")
     metrics(
         evolve(
-            records[0], attempts=("no call",), unmet="no call", repairs=("some",), discarded=some, quoted=some,
+            records[0], attempts=("no call",), resumed=(Interruption("died", 1, "text", 1.0),), unmet="no call", repairs=("some",), discarded=some, quoted=some,
             error=UpstreamError("gone"), first_byte=1.0, first_call=1.0, tool_prompt=True,
         )
     )  # fmt: skip

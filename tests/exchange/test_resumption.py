@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from attrs import evolve
 from support.continuing import KINDS, Continuing, Fault, engine_of, settings_for
-from support.dialects import ALL_CLIENTS, Ask, Got, path, read, write
+from support.dialects import ALL_CLIENTS, Ask, Got, events, path, read, sse, write
 from support.protocol_validators import VALIDATORS
 from support.sweeps import alternating, each
 from support.validators import assert_valid
 
 from streamtool.exchange import Record
 from streamtool.middleware import ToolMiddleware
-from streamtool.testing import stream_asgi
+from streamtool.testing import Hold, Script, ScriptedUpstream, stream_asgi
 
 both = pytest.mark.anyio
 
@@ -364,3 +364,120 @@ async def test_the_record_the_log_and_the_usage(caplog):
     assert record.usage.retried is not None
     assert record.usage.retried.output >= AT // 4
     assert not record.attempts
+
+
+UNKNOWN = '<tool_call>{"name": "other", "arguments": {}}</tool_call>'
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_an_attempt_that_continues_a_rejected_one_is_continued(kind):
+    """The prompt of the third attempt is that of the second, with the correction, and then the text of the second."""
+    first, second = f"I will look. {UNKNOWN}", f"Then I write. {SECOND}"
+    replies = InTurn(kind, [(first, None), (second, Fault(8, "reset")), (second, None)])
+    got, record = await talk(replies, unknown_tools="retry")
+    assert (got.error, got.reason) == (None, "calls")
+    assert got.parts[0].startswith("I will look. Then I write.")
+    assert len(got.ids) == 1
+    assert record.attempts == ("unknown tool",)
+    assert 8 < record.resumed[0].character <= len(first) + 8
+    assert replies.beginnings[2] == "Then I"
+    assert "other" in json.dumps(replies.requests[2].json)
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_a_continued_reply_may_be_rejected(kind):
+    first = f"I will look at both of them. {UNKNOWN}"
+    replies = InTurn(kind, [(first, Fault(12, "reset")), (first, None), (f"Then I write. {SECOND}", None)])
+    got, record = await talk(replies, unknown_tools="retry")
+    assert (got.error, got.reason) == (None, "calls")
+    assert got.parts[0].startswith("I will look at both of them. Then I write.")
+    assert (record.attempts, len(record.resumed)) == (("unknown tool",), 1)
+
+
+class InTurn(Continuing):
+    """An upstream whose requests get these replies, in this order."""
+
+    def __init__(self, kind: str, replies: list[tuple[str, Fault | None]]) -> None:
+        super().__init__(kind, "", *(fault for _, fault in replies))
+        self.replies = [whole for whole, _ in replies]
+
+    def reply(self, request: Any) -> Any:
+        self.whole = self.replies.pop(0)
+        return super().reply(request)
+
+
+@both
+async def test_reasoning_and_calls_that_the_upstream_separates_are_not_continued():
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1700000000, "model": "up"}
+    call = {"index": 0, "id": "call_1", "function": {"name": "write_file", "arguments": '{"path": "'}}
+    for delta in ({"reasoning_content": "Hm."}, {"tool_calls": [call]}):
+        upstream = Continuing("vLLM", WHOLE)
+        deltas = ({"content": "I write"}, delta, {"content": " now"})[: 2 if "tool_calls" in delta else 3]
+        steps = [sse({**head, "choices": [{"index": 0, "delta": one, "finish_reason": None}]}) for one in deltas]
+        upstream.app = ScriptedUpstream(Script(tuple(steps)))
+        got, _ = await talk(upstream)
+        assert got.error is not None
+        assert len(upstream.requests) == 1
+
+
+@both
+async def test_several_choices_are_not_continued():
+    upstream = Continuing("completions", WHOLE, Fault(AT, "error"))
+    got, _ = await talk(upstream, ask=evolve(ASK, n=2))
+    assert got.error is not None
+    assert len(upstream.requests) == 1
+
+
+@both
+async def test_a_reply_that_the_client_has_begun_is_not_continued():
+    asked = evolve(ASK, turns=(*ASK.turns, ("assistant", "I will")))
+    upstream = Continuing("llama.cpp", WHOLE, Fault(AT, "error"))
+    upstream.beginning = lambda body: ""  # type: ignore[method-assign]
+    got, _ = await talk(upstream, ask=asked)
+    assert got.error is not None
+    assert len(upstream.requests) == 1
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_text_that_follows_the_seam_is_not_buffered(kind):
+    """Each piece of the second attempt reaches the client before the upstream sends the next one."""
+    at = WHOLE.index("円")
+    upstream = Continuing(kind, WHOLE, Fault(at, "reset"))
+    app = ToolMiddleware(upstream.app, settings=settings_for(kind))
+    if (found := engine_of(kind)) is not None:
+        app.templates.engines.note("u", found)
+    stepwise = upstream.reply
+
+    def held(request: Any) -> Any:
+        script = stepwise(request)
+        if len(upstream.beginnings) == 1:
+            return script
+        seam = len(upstream.beginnings[1])
+        tokens, size = list(upstream.tokens(WHOLE[seam:])), 0
+        for count, token in enumerate(tokens):
+            size += len(token)
+            if seam + size > at + 8:
+                return evolve(script, steps=(*script.steps[: count + 2], Hold(), *script.steps[count + 2 :]))
+        raise AssertionError
+
+    upstream.app._scripts = (held,)
+    received = b""
+    async with stream_asgi(app, path("chat"), body=json.dumps(write("chat", ASK)).encode()) as reply:
+        async for piece in reply:
+            received += piece
+            if "円周率" in arguments_in(received):
+                upstream.app.release()
+    assert len(upstream.requests) == 2
+    assert arguments_in(received).count("円周率") == 2
+
+
+def arguments_in(data: bytes) -> str:
+    deltas = [event["choices"][0]["delta"] for event in events(data) if event.get("choices")]
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    return "".join(call["function"].get("arguments", "") for call in calls if call["index"] == 0)
