@@ -653,11 +653,12 @@ class Exchange:
             self._count_lost()
             self._resumption = evolve(before, failures=failures, cut=split_at_seam(text, failures))
         else:
-            most = self._most
+            cut, most = split_at_seam(text), self._most
             if most is not None:
-                most = max(1, most - self._tokens_of_attempt())
+                again = -(-len(text[cut:].encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
+                most = max(1, most - self._tokens_of_attempt()) + again
             self._record.count(reported, sent=self._response.sent, written=self._choices.written)
-            self._resumption = Resumption(cause, text, split_at_seam(text), most, self._interruption(cause, first))
+            self._resumption = Resumption(cause, text, cut, most, self._interruption(cause, first))
         self._resumptions += 1
         self.retry = True
         self.died = not isinstance(cause, ReplyFinish) and cause.code != CONTRADICTED

@@ -14,6 +14,7 @@ from attrs import frozen
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import (
+    Reason,
     ReplyEvent,
     ReplyFailure,
     ReplyFinish,
@@ -166,9 +167,16 @@ class ContinuationReader:
                     return [*out, ReplyFailure(contradiction_error())]
                 if new:
                     out.append(ReplyTextDelta(event.choice, new))
+            elif isinstance(event, ReplyFinish) and event.reason is Reason.LENGTH:
+                self._end_comparison()  # the limit leaves no room for more than the text that is already known
+                out.append(event)
             elif not (isinstance(event, ReplyReasoningDelta) and not event.text):
                 return [*out, ReplyFailure(contradiction_error())]
         return out
+
+    def _end_comparison(self) -> None:
+        self._readings.clear()
+        self._on_continued()
 
     def _compare(self, text: str) -> str | None:
         """Compare the next piece with the text. Return the part of the piece that is new, or None if it differs."""
@@ -179,8 +187,7 @@ class ContinuationReader:
                 if known.startswith(text, self._at):
                     alive.append(known)
             elif text.startswith(known[self._at :]):
-                self._readings.clear()
-                self._on_continued()
+                self._end_comparison()
                 return text[left:]
         self._at += len(text)
         self._readings = alive

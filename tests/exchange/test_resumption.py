@@ -271,7 +271,8 @@ async def test_the_servers_own_limit(kind):
         got, record = await talk(upstream, fields=limit(kind, 900))
         assert seen(got) == await undisturbed("chat")
         assert str(record.resumed[0]).startswith(f"upstream's own limit at character {at} inside ")
-        assert most(kind, upstream.requests[1].json) == 900 - 7
+        again = WHOLE[len(upstream.beginnings[1]) : at]
+        assert most(kind, upstream.requests[1].json) == 900 - 7 + -(-len(again.encode()) // 4)
 
 
 def limit(kind: str, tokens: int) -> dict[str, int]:
@@ -291,6 +292,21 @@ async def test_the_clients_limit_is_not_exceeded(kind):
         got, record = await talk(upstream, fields=fields)
         assert (got.reason, len(upstream.requests)) == ("length", 1)
         assert not record.resumed
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_a_limit_within_the_word_at_the_seam_ends_the_reply(kind):
+    """The continuation has no room for new text, and does not contradict the text."""
+    expected, _ = await talk(Continuing(kind, WHOLE, Fault(AT, "length")), fields={"max_tokens": 7})
+    seam = AT - 5
+    for limit in (seam, seam + 1, AT):
+        upstream = Continuing(kind, WHOLE, Fault(AT, "reset"), Fault(limit, "length"))
+        got, record = await talk(upstream, fields={"max_tokens": 7})
+        assert len(upstream.requests) == 2
+        assert record.error is None
+        assert seen(got) == seen(expected)
 
 
 @both
