@@ -82,13 +82,13 @@ class Exchange:
     """A client's request and its reply. The constructor raises RequestError if the request cannot be served."""
 
     __slots__ = (
+        "_additions",
         "_before",
         "_choices",
         "_cut_short",
         "_decoded",
         "_known",
         "_most",
-        "_prompt",
         "_record",
         "_rejected",
         "_response",
@@ -147,8 +147,8 @@ class Exchange:
             clock=clock,
         )
         self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, tuple(rules.callable))
-        self._prompt: Conversation | None = None
-        """The conversation that the last request expressed."""
+        self._additions: tuple[str | None, str | None] | None = None
+        """The correction and the text so far in the last request that does not continue a reply; None before it."""
         self._decoded = 0
         """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
@@ -239,17 +239,35 @@ class Exchange:
             correction=correction,
             continued=continued,
             searches=self._searches,
-            prompt=self._prompt,
+            prompt=None if self._resumption is None else self._prompt(),
             resumption=self._resumption,
         )
         self._response.sent = len(made.body)
         self._most = None if made.conversation is None else made.conversation.options.max_tokens
         if self._resumption is None:
-            self._prompt = made.conversation
+            self._additions = correction, continued
         dropped = () if made.conversation is None else made.conversation.dropped[len(self.conversation.dropped) :]
         if number == 1 and dropped:
             self._follow(evolve(self.plan, dropped=self.plan.dropped + dropped))
         return made
+
+    def _prompt(self) -> Conversation | None:
+        """Return the conversation that the last request expressed, without the reply that it continues.
+
+        It is made again, because few replies need it: a stream may stay open for long, and should not keep it.
+        """
+        if self._additions is None:
+            return None
+        correction, continued = self._additions
+        return attempt(
+            self.received,
+            self.plan,
+            self._response.headers.attempts,
+            tokenizers=self._tokenizers,
+            correction=correction,
+            continued=continued,
+            searches=self._searches,
+        ).conversation
 
     def _search(self, query: str) -> None:
         """Search for tools, as the model did at the end of the rejected attempt."""
@@ -433,7 +451,6 @@ class Exchange:
         time, since a cancelled task may keep the exchange alive.
         """
         self._choices.filters.clear()
-        self._prompt = None
         del self.received, self.plan, self.conversation, self._choices, self._response, self._upstream
 
     @property
@@ -640,11 +657,11 @@ class Exchange:
         if (
             not text
             or first is None
-            or self._prompt is None
             or self._resumptions >= self.plan.model.resume
             or self._corrected_attempts >= self._settings.limits.attempts
-            or not continues(self.plan, self.conversation, self._prompt)
             or not (isinstance(cause, ReplyFinish) or may_be_continued(cause))
+            or (prompt := self._prompt()) is None
+            or not continues(self.plan, self.conversation, prompt)
         ):
             return False
         reported = self._upstream.reader.usage

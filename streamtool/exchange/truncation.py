@@ -10,6 +10,7 @@ cached.
 """
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from streamtool.core.conversation import Conversation
@@ -29,12 +30,15 @@ _MARGIN: Final = 0.75
 _FIX: Final = "give the server a larger context window"
 
 
-def prompt_cut(plan: Plan, usage: Usage, prompt: Conversation | None, *, sent: int) -> PromptCut | None:
-    """Return how much of the prompt the upstream read, or None if it read all of it as far as is known. `sent` is the
-    size of the request in bytes.
+def prompt_cut(plan: Plan, usage: Usage, made: Callable[[], Conversation | None], *, sent: int) -> PromptCut | None:
+    """Return how much of the prompt the upstream read, or None if it read all of it as far as is known. `made` returns
+    the prompt, and `sent` is the size of the request in bytes.
     """
     read = usage.input
-    if prompt is None or usage.estimated or not read or sent < _BYTES * read or not _checks(plan):
+    if usage.estimated or not read or sent < _BYTES * read or not _checks(plan):
+        return None
+    prompt = made()
+    if prompt is None:
         return None
     least = least_tokens(prompt)
     if least < _FEWEST or read >= _MARGIN * least:

@@ -1,5 +1,6 @@
 """One request and its reply, from bytes to bytes: passing, buffering, retries, and how a reply ends."""
 
+import gc
 import gzip
 import itertools
 import json
@@ -15,8 +16,9 @@ from support.validators import assert_valid, validate_chat_error, validate_chat_
 
 from streamtool.core.errors import RequestError, TooLargeError, UpstreamError
 from streamtool.core.reply import Reason, Usage
-from streamtool.exchange import Exchange, Record
+from streamtool.exchange import Exchange, Record, UpstreamRequest
 from streamtool.exchange.encoding import Inflate
+from streamtool.exchange.request import attempt
 from streamtool.protocols import chat
 from streamtool.settings import LimitSettings, ModelRule, Settings, ToolSettings
 from streamtool.testing import DONE, Script, chunk, event, status, text
@@ -1065,3 +1067,21 @@ def test_the_outcome_does_not_depend_on_the_split_of_the_reply(said, size, read)
     one = run(make(), text(said, size=10_000))
     other = run(make(), text(said, size=size).resized(read))
     assert (other.text, other.calls, other.reasons) == (one.text, one.calls, one.reasons)
+
+
+def test_an_open_stream_does_not_keep_its_prompt(monkeypatch: pytest.MonkeyPatch):
+    """A stream may stay open for long, and the prompt can be made again from the request."""
+    requests: list[UpstreamRequest] = []
+
+    def attempting(*args: Any, **given: Any) -> UpstreamRequest:
+        requests.append(attempt(*args, **given))
+        return requests[-1]
+
+    monkeypatch.setattr("streamtool.exchange.exchange.attempt", attempting)
+    tool = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}
+    body = {"model": "m", "messages": [{"role": "user", "content": "Go."}], "tools": [tool], "stream": True}
+    exchange = Exchange(Settings(), chat, json.dumps(body).encode(), (), new_id=lambda prefix: f"{prefix}1", now=0)
+    exchange.request()
+    exchange.respond(200, [(b"content-type", b"text/event-stream")])
+    assert any(holder is requests[0] for holder in gc.get_referrers(requests[0].conversation))
+    assert not [holder for holder in gc.get_referrers(requests[0].conversation) if isinstance(holder, Exchange)]
