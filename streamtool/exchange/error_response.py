@@ -6,6 +6,7 @@ from typing import Final
 from attrs import define, field
 
 from streamtool.core.errors import StreamtoolError, UpstreamError, UpstreamRefused
+from streamtool.prompting.window import CONTEXT_EXCEEDED
 from streamtool.protocols.interfaces import UpstreamProtocol
 from streamtool.protocols.shared.wire import NO_MESSAGE
 from streamtool.settings import UpstreamSettings
@@ -29,10 +30,9 @@ _OF_TEMPLATE: Final = re.compile(
 )
 """Matches errors raised by chat templates (of Mistral, Gemma and Qwen), as reported by llama.cpp, vLLM and SGLang."""
 _HINT: Final = 'a chat template raised this; roles = "strict", system_role = false or media = false may help'
-_TOO_LONG_CODE: Final = "context_length_exceeded"
 _SILENT: Final = frozenset((NO_MESSAGE, *(f"The upstream returned status {status}." for status in range(400, 600))))
 """Messages of errors that the upstream reports without a message."""
-_DOUBTFUL: Final = frozenset((301, 302, 303, 307, 308, 404, 405, 501))
+_MISDIRECTED: Final = frozenset((301, 302, 303, 307, 308, 404, 405, 501))
 """Statuses that mostly mean that the request was sent to the wrong place."""
 _DOUBT: Final = "; are url and protocol right?"
 _AUTH_KINDS: Final = {401: "authentication_error", 403: "permission_error"}
@@ -65,7 +65,7 @@ class ErrorResponse:
         if told.status in _TOO_LONG_STATUSES and _TOO_LONG.search(told.message[:4000]) is not None:
             words = f"{_COMPACTION_PHRASE}: {told.message.removeprefix(f'{_COMPACTION_PHRASE}: ')}"
             kind = "invalid_request_error"
-            return UpstreamRefused(words, status=400, kind=kind, code=_TOO_LONG_CODE).quoting()
+            return UpstreamRefused(words, status=400, kind=kind, code=CONTEXT_EXCEEDED).quoting()
         if isinstance(told, UpstreamRefused) and _OF_TEMPLATE.search(told.message[:4000]) is not None:
             words = f"{told.message} ({_HINT})"
             return UpstreamRefused(
@@ -74,18 +74,25 @@ class ErrorResponse:
         return told
 
 
-def attribute(error: StreamtoolError, status: int, upstream: UpstreamSettings | None) -> None:
-    """Begin the message of an error response with the upstream's URL and status.
+def is_misdirected(error: StreamtoolError, status: int) -> bool:
+    """Return whether an error response mostly means that the request was sent to the wrong path. A refusal of an
+    unknown model has the same status.
+    """
+    return status in _MISDIRECTED and "model" not in error.message.lower()
+
+
+def attribute(error: StreamtoolError, status: int, upstream: UpstreamSettings | None, *, misdirected: bool) -> None:
+    """Begin the message of an error response with the upstream's URL and status. If the request was `misdirected`, the
+    message ends with a question.
 
     The URL is omitted if the upstream has fallbacks, because any of them may have answered. If the app that the
     middleware wraps has answered (None), the message stays as it is, as does that about a prompt that is too long,
     because agents look for its beginning.
     """
-    if upstream is None or error.code == _TOO_LONG_CODE:
+    if upstream is None or error.code == CONTEXT_EXCEEDED:
         return
     where = "" if upstream.fallbacks or upstream.server is None else f" ({upstream.url})"
     told = f": {error.message}" if error.quotes and error.message not in _SILENT else ""
-    doubted = status in _DOUBTFUL and "model" not in error.message.lower()
-    if doubted:
+    if misdirected:
         told = told.rstrip(".")
-    error.message = f"the upstream{where} answered {status}{told}{_DOUBT if doubted else ''}"
+    error.message = f"the upstream{where} answered {status}{told}{_DOUBT if misdirected else ''}"

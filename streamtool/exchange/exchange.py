@@ -20,6 +20,7 @@ result to the client in a single write, and calls `remember` before the last one
 - `cut`: the reply is finished although the upstream has more to send. Stop the upstream now.
 - `retry`: this attempt was rejected, or has to be continued. Stop the upstream and send `request()` again. `died`: the
   upstream has failed in the middle of its reply.
+- `misdirected`: the upstream does not seem to serve the path of the request.
 - `unread`: the number of buffered bytes, from an incomplete event or from arguments to check, that may take long to
   process.
 
@@ -46,7 +47,7 @@ from streamtool.core.reply import (
     split_long_text,
 )
 from streamtool.exchange.choices import Choices
-from streamtool.exchange.error_response import attribute
+from streamtool.exchange.error_response import attribute, is_misdirected
 from streamtool.exchange.interfaces import (
     NO_SERVICES,
     Interruption,
@@ -103,6 +104,7 @@ class Exchange:
         "died",
         "done",
         "lingers",
+        "misdirected",
         "passthrough",
         "plan",
         "ready",
@@ -169,7 +171,7 @@ class Exchange:
         """The first request, made ahead of time, or the error that prevents it. None before it is made and after it is
         taken.
         """
-        self.done = self.cut = self.lingers = self.retry = self.died = False
+        self.done = self.cut = self.lingers = self.retry = self.died = self.misdirected = False
         self.unread = 0
 
     # --- the request -------------------------------------------------------------------------------------------------
@@ -397,7 +399,9 @@ class Exchange:
         if error is not None:
             if self._resumption is None and self._try_fallback(error.status, events):
                 return b""
-            attribute(_error_in(events), error.status, self.plan.model.upstream)
+            failure = _error_in(events)
+            self.misdirected = is_misdirected(failure, error.status)
+            attribute(failure, error.status, self.plan.model.upstream, misdirected=self.misdirected)
         out = self._process(split_long_text(events))
         if not self._attempt_ended:
             ended: list[ReplyEvent] = []
@@ -414,11 +418,6 @@ class Exchange:
             return self._process([ReplyFailure(error)])
         # A reply may be complete although its connection broke; UpstreamResponse.fail decides that.
         return self._process(self._upstream.fail(error))
-
-    @property
-    def error(self) -> StreamtoolError | None:
-        """The error that ended the reply, if any."""
-        return self._record.error
 
     @property
     def resumes(self) -> bool:

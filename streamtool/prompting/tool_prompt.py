@@ -35,7 +35,7 @@ from streamtool.core.conversation import Tool
 from streamtool.core.errors import RequestError
 from streamtool.prompting.history import frame_content
 from streamtool.prompting.one_object import answer_text, is_one_object
-from streamtool.prompting.window import estimate_tokens
+from streamtool.prompting.window import CONTEXT_EXCEEDED, estimate_tokens
 from streamtool.schemas.examples import example_call, schema_of
 from streamtool.schemas.parameters import (
     described_signature,
@@ -150,7 +150,7 @@ def _check_context(made: ToolPrompt, count: int, model: ModelSettings) -> None:
             f"the descriptions of {count} tools take about {tokens} tokens, but the model's context is "
             f"{model.context}; offer fewer tools, or set schema_budget or select_tools",
             param="tools",
-            code="context_length_exceeded",
+            code=CONTEXT_EXCEEDED,
         )
 
 

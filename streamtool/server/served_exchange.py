@@ -13,7 +13,7 @@ import anyio
 
 from streamtool.asgi.off_loop import LARGE, slices
 from streamtool.asgi.types import ATTENDED, ASGIApp, ASGIMessage, Receive, Scope, Send
-from streamtool.core.errors import StreamtoolError, UpstreamError, UpstreamRefused
+from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest, too_large
 from streamtool.prompting.window import CONTEXT_EXCEEDED
 from streamtool.server.client_connection import ClientConnection
@@ -28,9 +28,6 @@ GRACE: Final = 5.0
 """Seconds that the app has to finish its own work after the reply has ended normally."""
 _SHORTCUTS: Final = ("http.response.pathsend", "http.response.zerocopysend")
 """ASGI extensions that an app could use to bypass its `send`."""
-
-_NOT_SERVED: Final = (404, 405, 501)
-"""Statuses of a path that is not served."""
 
 _log = logging.getLogger("streamtool")
 
@@ -201,13 +198,9 @@ class ServedExchange:
                 pass  # trailers, early hints, debug messages: meaningless in the rewritten reply
 
     def _check_protocol(self) -> None:
-        """Stop speaking the protocol of a recognized server if the server does not serve its path. Its refusal of an
-        unknown model has the same status.
-        """
-        model, error = self._exchange.plan.model, self._exchange.error
-        if model.upstream is None or model.protocol == model.upstream.wire_protocol:
-            return
-        if isinstance(error, UpstreamRefused) and error.status in _NOT_SERVED and "model" not in error.message.lower():
+        """Stop speaking the protocol of a recognized server if the server does not serve its path."""
+        model = self._exchange.plan.model
+        if self._exchange.misdirected and model.upstream and model.protocol != model.upstream.wire_protocol:
             self._driver.templates.engines.distrust(model)
 
     async def _handle_large(self, body: bytes, *, last: bool) -> None:

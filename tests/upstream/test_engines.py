@@ -510,18 +510,21 @@ async def test_a_recognized_server_counts_the_tokens(name: str):
 
 
 @both
-async def test_a_server_that_does_not_serve_its_own_protocol_costs_one_refused_request():
+@pytest.mark.parametrize("prefix", ["", "/model-server"])  # the URL is part of the error message
+async def test_a_server_that_does_not_serve_its_own_protocol_costs_one_refused_request(prefix: str):
     answer = answering(OLLAMA)
 
     def lies(request: Recorded) -> Script:
+        request = evolve(request, path=request.path.removeprefix(prefix))
         return Script((b"404 page not found",), 404, "text/plain") if request.path == "/api/chat" else answer(request)
 
     upstream = ScriptedUpstream(lies)
     with uvicorn_server(upstream) as served:
-        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        app = Proxy(Settings(upstreams={"u": {"url": served.url + prefix}}))
         async with app.running():
             refused, _ = await ask(app)
             accepted, _ = await ask(app)
     assert "error" in refused
     assert accepted["choices"][0]["message"]["content"] == "Hi."
-    assert [request.path for request in sent(upstream)] == ["/api/chat", CHAT]
+    paths = [request.path for request in upstream.requests]
+    assert [path for path in paths if path.endswith(("/api/chat", CHAT))] == [f"{prefix}/api/chat", prefix + CHAT]
