@@ -15,7 +15,7 @@ import openai
 import pytest
 from support.continuing import Continuing, Fault, protocol_of
 from support.dialects import Ask, read, write
-from support.servers import DEADLINE, Served, http_stream, listener, uvicorn_server, wait_for
+from support.servers import DEADLINE, Served, http_stream, listener, read_request, uvicorn_server, wait_for
 from support.validators import assert_valid, validate_chat_stream
 
 from streamtool.proxy import Proxy
@@ -62,20 +62,15 @@ class DyingServer:
                 self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
-        data = b""
-        while b"\r\n\r\n" not in data:
-            data += (more := connection.recv(65536))
-            if not more:
-                return
-        head, _, body = data.partition(b"\r\n\r\n")
+        request = read_request(connection)
+        if request is None:
+            return
+        head, body = request
         if b"completions" not in head.partition(b"\r\n")[0]:  # a question about the server
             known = head.startswith(b"GET /props ") and self.upstream.kind == "llama.cpp"
             answer = b'{"default_generation_settings": {"n_ctx": 8192}}' if known else b"{}"
             connection.sendall(ANSWER % (len(answer), answer))
             return
-        size = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
-        while len(body) < size:
-            body += connection.recv(65536)
         fault = self.upstream.faults[0] if self.upstream.faults else None
         script = self.upstream.reply(Recorded("", {}, body, {}))
         sent = http_stream(b"".join(step for step in script.steps if isinstance(step, bytes)))

@@ -260,19 +260,8 @@ class RawUpstream:
                 self.errors.append(error)
 
     def _serve(self, connection: socket.socket) -> None:
-        data = b""
-        while b"\r\n\r\n" not in data:
-            data += (more := connection.recv(65536))
-            if not more:
-                return
-        head, _, body = data.partition(b"\r\n\r\n")
-        length = next(
-            int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
-        )
-        while len(body) < length:
-            body += (more := connection.recv(65536))
-            if not more:
-                return
+        if read_request(connection) is None:
+            return
         if self.script:
             connection.sendall(self.script)
         self.said.set()
@@ -282,6 +271,22 @@ class RawUpstream:
                     pass
             self.eof = time.monotonic()
             self.saw_eof.set()
+
+
+def read_request(connection: socket.socket) -> tuple[bytes, bytes] | None:
+    """Return the head and the body of the next request, or None if the client leaves before its end."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += (more := connection.recv(65536))
+        if not more:
+            return None
+    head, _, body = data.partition(b"\r\n\r\n")
+    sizes = [line.partition(b":")[2] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    while len(body) < int(sizes[0] if sizes else 0):
+        body += (more := connection.recv(65536))
+        if not more:
+            return None
+    return head, body
 
 
 def http_stream(body: bytes) -> bytes:
