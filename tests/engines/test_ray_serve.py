@@ -41,6 +41,10 @@ class Upstream:
             return
         while (await receive())["more_body"]:
             pass
+        if scope["method"] != "POST":  # the questions that recognize a server; their connections do not remain
+            await send({"type": "http.response.start", "status": 404, "headers": [(b"connection", b"close")]})
+            await send({"type": "http.response.body"})
+            return
         first, word, *end = chat(["word "], "stop")
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         await send({"type": "http.response.body", "body": first, "more_body": True})
