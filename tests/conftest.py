@@ -84,7 +84,7 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 law.enforce()  # check every event in every test against the tables of `statemachine.machine.states`
-settings.register_profile("steady", derandomize=True, deadline=None, max_examples=20)
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=12)
 settings.load_profile("steady")  # the same examples in every run; `-m long` tries new ones
 
 
@@ -127,8 +127,25 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
     return report
 
 
+ON_ONE_BACKEND = (
+    "agent/test_host", "agent/test_one_object", "agent/test_quoted_calls", "clients", "exchange", "filters", "forcing",
+    "models", "observe", "policy", "probe", "protocols",
+)  # fmt: skip
+"""Folders and modules whose tests run on one backend, alternately, and under `-m long` on both. The code under test
+waits only in functions of rooms that have all of their tests on both.
+"""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest modules. The order is the same in all workers."""
+    root, seen = Path(__file__).parent, dict[str, int]()
+    for item in items:
+        backend = getattr(item, "callspec", None) and item.callspec.params.get("anyio_backend")
+        if backend and str(item.path.relative_to(root)).startswith(ON_ONE_BACKEND):
+            index = seen.setdefault(item.nodeid.replace(backend, ""), len(seen))
+            if index % 2 == (backend == "asyncio"):
+                item.add_marker(pytest.mark.long)
     rank = {name: index for index, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (rank.get(item.path.stem, len(LONGEST)), str(item.path)))
 

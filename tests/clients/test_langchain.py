@@ -13,6 +13,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from support.clients import KINDS, TIMEOUT, Outcome, Task
+from support.sweeps import halved
 
 REASONS = {
     "chat": ("finish_reason", "tool_calls", "stop"),
@@ -70,9 +71,7 @@ def loop(model: BaseChatModel, streamed: bool, task: Task, reason: str) -> Outco
     return Outcome(calls, [first.text, second.text], reasons, pieces)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("protocol", REASONS)
+@halved("protocol, streamed, kind", REASONS, [True, False], KINDS)
 def test_langchain(place, models, protocol, streamed, kind):
     task = place.model.task(kind)
     reason, calls, end = REASONS[protocol]

@@ -6,11 +6,11 @@ from typing import Any
 
 import anyio
 import httpx2
-import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from support.clients import KINDS, TIMEOUT, Outcome, Task
 from support.pydantic_ai_loop import loop
+from support.sweeps import halved
 
 REASONS = {"chat": ("tool_call", "stop"), "responses": ("stop", "stop"), "messages": ("tool_call", "stop")}
 """Protocol → Pydantic AI's names for the finish reasons of the two turns."""
@@ -38,9 +38,7 @@ async def played(url: str, protocol: str, streamed: bool, task: Task) -> Outcome
         return await loop(model, task, streamed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("protocol", REASONS)
+@halved("protocol, streamed, kind", REASONS, [True, False], KINDS)
 def test_pydantic_ai(place, protocol, streamed, kind):
     task = place.model.task(kind)
     calls, end = REASONS[protocol]

@@ -120,9 +120,9 @@ def has_blank_line(form: str) -> bool:
 
 @each("form", sorted(FORMATS))
 def test_a_call_in_code_is_text(form: str) -> None:
-    """Each place once, with one choice of formats, one ending and one size; under `-m long`, all combinations."""
+    """Every second place, with one choice of formats, one ending and one size; under `-m long`, all combinations."""
     rng = random.Random(form)
-    for place in places(form):
+    for place in places(form)[sorted(FORMATS).index(form) % 2 :: 2]:
         check(form, [rng.choice(formats_of(form))], [place], [rng.choice(SIZES)], [rng.choice(list(ENDINGS.values()))])
 
 

@@ -5,6 +5,7 @@ their fixtures.
 """
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -53,6 +54,18 @@ def each(
         return like(test, swept, [one for name, one in parameters.items() if name not in names])
 
     return decorate
+
+
+def halved(names: str, *axes: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrize with every second combination of the values, and under `-m long` with the others.
+
+    Every pair of values of two axes occurs if there is a third axis with at least two values.
+    """
+    combinations = []
+    for chosen in itertools.product(*map(enumerate, axes)):
+        indexes, values = zip(*chosen, strict=True)
+        combinations.append(pytest.param(*values, marks=[pytest.mark.long] if sum(indexes) % 2 else []))
+    return pytest.mark.parametrize(names, combinations)
 
 
 def alternating(test: Callable[..., Any]) -> Callable[..., Any]:
