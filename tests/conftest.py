@@ -139,6 +139,8 @@ waits only in functions of rooms that have all of their tests on both.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest modules. The order is the same in all workers."""
+    rank = {name: index for index, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (rank.get(item.path.stem, len(LONGEST)), str(item.path)))
     root, seen = Path(__file__).parent, dict[str, int]()
     for item in items:
         backend = getattr(item, "callspec", None) and item.callspec.params.get("anyio_backend")
@@ -146,8 +148,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             index = seen.setdefault(item.nodeid.replace(backend, ""), len(seen))
             if index % 2 == (backend == "asyncio"):
                 item.add_marker(pytest.mark.long)
-    rank = {name: index for index, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: (rank.get(item.path.stem, len(LONGEST)), str(item.path)))
 
 
 def pytest_collection_finish() -> None:
