@@ -1,5 +1,6 @@
 """Generate the table of servers in `docs/proxy.md` from `streamtool/models/engines.py`."""
 
+import json
 from pathlib import Path
 
 from streamtool.models.engines import ENGINES, Engine
@@ -27,6 +28,8 @@ def _changes(row: Engine) -> str:
         changes.append("window: " + ", ".join(f"`{one.path}`" for one in row.windows))
     if row.forcing != "auto":
         changes.append(f"forcing `{row.forcing}`")
+    changes += [f"forcing `{method}` over `{protocol}`" for protocol, method in row.forcing_over.items()]
+    changes += [f"`{name}: {json.dumps(value)}`" for name, value in row.special_tokens.items()]
     if row.truncates:
         changes.append("may cut prompts")
     return ", ".join(changes)

@@ -194,8 +194,7 @@ too (Jamba's `<tool_calls>`, some models' `<tool_call>`).
 
 | server | special tokens in the output | to keep them |
 |---|---|---|
-| vLLM | stripped | `"skip_special_tokens": false` in the request |
-| SGLang | stripped, unless the request has tools | `"skip_special_tokens": false` in the request |
+| vLLM, SGLang | stripped | nothing: a [recognized](../proxy.md#servers) server is asked to keep them |
 | llama.cpp | control tokens stripped | start `llama-server` with `--special` |
 | Ollama | kept | nothing; a template with its own parser acts only on requests with tools |
 | LM Studio | depends on the runtime | impossible; teach a format that consists of ordinary text |

@@ -140,6 +140,8 @@ def attempt(
             projected = limit_max_tokens(projected, model.context, tokenizer)
         if model.chooses_window:
             model = _with_window(model, projected, tokenizer)
+    if plan.emulates and model.engine is not None and (fields := model.engine.engine.special_tokens):
+        model = evolve(model, fields=fields)
     body = plan.upstream.write_request(projected, model, stream=True)
     return UpstreamRequest(
         _path(plan, stream=True), _headers(received, plan, body), body, _upstream_name(plan), number, projected

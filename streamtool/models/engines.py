@@ -73,16 +73,12 @@ class Engine:
     counter: Counter | None = None
     forcing: ForcingSetting = "auto"
     """How to force a demanded call if the setting is `auto`; `auto` is the method of the protocol."""
-    free: ForcingSetting | None = None
-    """The method that constrains calls and leaves text free, or None if the server has none."""
+    forcing_over: Mapping[str, ForcingSetting] = field(factory=dict)
+    """Protocol → the method over this protocol, where it differs from `forcing`."""
     prefill: Literal["continued", "ignored", "rejected"] = "ignored"
     """How the server treats an assistant message at the end of the prompt."""
-    roles: Literal["template", "any"] = "template"
-    """`template`: the model's chat template decides which order of roles is accepted."""
-    special_tokens: bool = False
-    """Whether the text of a reply contains the special tokens that the model writes."""
-    ignores: tuple[str, ...] = ()
-    """Fields that the server accepts and ignores."""
+    special_tokens: Mapping[str, Json] = field(factory=dict)
+    """Fields of a request that keep the special tokens in the text of its reply; empty if the server has none."""
     truncates: bool = False
     """Whether the server may cut a prompt that does not fit, without an error."""
     uncached: str = ""
@@ -90,6 +86,8 @@ class Engine:
     fix: str = "give the server a larger context window"
     """The remedy for prompts that do not fit."""
 
+
+_KEEP_SPECIAL_TOKENS: Final[Mapping[str, Json]] = {"skip_special_tokens": False}
 
 ENGINES: Final = (
     # Its list of models names the settings of each model (`server/model_list.py`). It imitates Ollama.
@@ -130,15 +128,16 @@ ENGINES: Final = (
         fix="load the model with a larger context length",
     ),
     # sglang/srt/entrypoints/http_server.py: `owned_by: "sglang"`, `max_model_len`; it imitates Ollama's paths.
-    # sglang/srt/entrypoints/openai/protocol.py: `continue_final_message`.
+    # sglang/srt/entrypoints/openai/protocol.py: `continue_final_message`, `skip_special_tokens`; the token that ends
+    # the reply is left out in any case (`no_stop_trim`).
     Engine(
         "SGLang",
         signs=(Sign(MODELS, "data.*.owned_by", "sglang"),),
         version=("/get_server_info", "version"),
         windows=(WindowSource(MODELS, "data.*.max_model_len", "id"),),
         counter=Counter("/tokenize", "prompt"),
-        free="structural_tag",
         prefill="continued",
+        special_tokens=_KEEP_SPECIAL_TOKENS,
         fix="start SGLang with a larger --context-length",
     ),
     # docs/openapi.json of text-generation-inference: `Info`.
@@ -151,27 +150,29 @@ ENGINES: Final = (
         fix="start TGI with a larger --max-total-tokens",
     ),
     # tools/server/README.md of llama.cpp; docs/engines.md shows what its server does with each method. `n_ctx` is the
-    # window of one slot.
+    # window of one slot. Only completions apply a grammar after a trigger, so that it can be used if the tool choice
+    # is free. While the model writes text, that costs no measurable time (benchmarks/constraint.py: 0.99 times as many
+    # tokens per second with Gemma 3 270M, 1.02 with SmolLM2-135M).
     Engine(
         "llama.cpp",
         signs=(Sign("/props", "default_generation_settings"),),
         version=("/props", "build_info"),
         windows=(WindowSource("/props", "default_generation_settings.n_ctx"),),
         counter=Counter("/tokenize", "content"),
-        free="grammar",
+        forcing_over={"completions": "grammar"},
         prefill="continued",
-        ignores=("structured_outputs", "output_config.format"),
         fix="start llama.cpp with a larger --ctx-size",
     ),
-    # vllm/entrypoints/openai: `owned_by: "vllm"`, `max_model_len`, `/version`, `/tokenize`.
+    # vllm/entrypoints/openai: `owned_by: "vllm"`, `max_model_len`, `/version`, `/tokenize`, `skip_special_tokens`. Its
+    # own tool parsers set that field, too; the token that ends the reply is left out in any case (`detokenizer.py`).
     Engine(
         "vLLM",
         signs=(Sign(MODELS, "data.*.owned_by", "vllm"),),
         version=("/version", "version"),
         windows=(WindowSource(MODELS, "data.*.max_model_len", "id"),),
         counter=Counter("/tokenize", "prompt"),
-        free="structural_tag",
         prefill="continued",
+        special_tokens=_KEEP_SPECIAL_TOKENS,
         fix="start vLLM with a larger --max-model-len",
     ),
     # docs/api.md and docs/context-length.mdx of Ollama: `context_length` of loaded models, the window depends on the
@@ -186,7 +187,6 @@ ENGINES: Final = (
         windows=(WindowSource("/api/ps", "models.*.context_length", "name"),),
         grows=True,
         prefill="continued",
-        ignores=("num_ctx in /v1",),
         truncates=True,
         uncached=r"0\.(1|30)\..*",
         fix='set context, which Ollama gets as num_ctx if protocol is "ollama"',
@@ -197,12 +197,11 @@ ENGINES: Final = (
         "mlx-lm",
         signs=(Sign("/health", "status", "ok"), Sign(MODELS, "data.*", keys=("created", "id", "object"))),
         forcing="prompt",
-        ignores=("response_format",),
         truncates=True,
         fix="start mlx-lm with a larger --max-prompt-tokens",
     ),
     Engine("OpenAI", hosts=("api.openai.com",)),
-    Engine("Anthropic", hosts=("api.anthropic.com",), protocol="messages", prefill="rejected", roles="any"),
+    Engine("Anthropic", hosts=("api.anthropic.com",), protocol="messages", prefill="rejected"),
     Engine("Gemini", hosts=("generativelanguage.googleapis.com",), protocol="gemini"),
     Engine("OpenRouter", hosts=("openrouter.ai",)),
     Engine("Groq", hosts=("api.groq.com",)),

@@ -1,12 +1,14 @@
 """The settings for one model, as the exchange uses them, with each `auto` resolved."""
 
+from collections.abc import Mapping
 from typing import Literal
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from statemachine import FORMATS, OPT_IN
 from statemachine.formats import DEFAULT, find_format, rivals_of
 from streamtool.core.errors import SettingsError
+from streamtool.core.json_value import Json
 from streamtool.models.chat_templates import Recognised
 from streamtool.models.engines import FoundEngine
 from streamtool.models.families import UNKNOWN, Family, Roles
@@ -101,6 +103,8 @@ class ModelSettings:
     """The server that was recognized; None if it is unknown."""
     chooses_window: bool = False
     """Whether each request asks for a window that fits its prompt, of at most `context` tokens."""
+    fields: Mapping[str, Json] = field(factory=dict)
+    """Fields that the server needs in a request whose calls are text. A client's own value takes precedence."""
 
     @property
     def listened_formats(self) -> tuple[str, ...] | None:
@@ -188,7 +192,7 @@ class ModelSettings:
             self,
             engine=found,
             protocol=protocol,
-            forcing=row.forcing if self.forcing == "auto" else self.forcing,
+            forcing=row.forcing_over.get(protocol or "", row.forcing) if self.forcing == "auto" else self.forcing,
             context=self.context or found.window(self.name),
             chooses_window=row.grows and self.context is None and protocol == row.protocol,
         )

@@ -6,9 +6,9 @@ slot.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import cycle, groupby, pairwise, product
 from typing import Any
 
 import anthropic
@@ -21,6 +21,7 @@ from support.dialects import ALL_CLIENTS, PATHS, WITH_CHOICE, Ask, path, read, w
 from support.engine import START, Engine
 from support.servers import RawClient, uvicorn_server, wait_for
 
+from statemachine import FORMATS
 from streamtool import Proxy, Settings
 
 pytestmark = pytest.mark.models
@@ -81,6 +82,31 @@ def test_a_demanded_call_is_a_valid_call(chat_model: Engine, client: str, protoc
     with proxy(chat_model, protocol, forcing=forcing) as url:
         for stream in (True, False):
             check_calls(reply_to(url, client, evolve(ASK, choice="required", stream=stream)))
+
+
+def check_demanded_calls(engine: Engine, demands: Iterable[tuple[str, str]]) -> None:
+    """Check, with default settings, that a demanded tool is called in each of these formats and client protocols."""
+    for format, group in groupby(demands, lambda demand: demand[0]):
+        with uvicorn_server(Proxy(Settings(upstreams={"llama": {"url": engine.url}}, format=format))) as served:
+            for number, (_, client) in enumerate(group):
+                reply = reply_to(served.url, client, evolve(ASK, choice=CALLED, stream=number % 2 == 0))
+                check_calls(reply)
+                assert {name for name, _ in reply.parts} == {CALLED}, (format, client)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("asking")
+@pytest.mark.timeout(7200)
+def test_the_demanded_tool_is_called_in_every_format_and_protocol(chat_model: Engine):
+    check_demanded_calls(chat_model, product(FORMATS, WITH_CHOICE))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("asking")
+@pytest.mark.timeout(7200)
+def test_a_base_model_calls_the_demanded_tool_in_every_format(base_model: Engine):
+    """A vocabulary of 262,144 tokens makes a constraint slow, so each format is tried with one protocol."""
+    check_demanded_calls(base_model, zip(FORMATS, cycle(WITH_CHOICE), strict=False))
 
 
 @pytest.mark.parametrize("client", ALL_CLIENTS)

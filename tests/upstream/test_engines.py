@@ -1,6 +1,7 @@
 """The servers that are recognized, with the answers that their documentation shows, and the consequences for requests."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from attrs import evolve
 from support.servers import Served, uvicorn_server
 from support.sweeps import each
 
+from statemachine import Call, write
 from streamtool.core.json_value import Json
 from streamtool.models.engines import ENGINES, HOSTED, recognize
 from streamtool.proxy import Proxy
@@ -199,6 +201,44 @@ async def test_a_server_is_recognized_and_decides_what_is_not_set(name: str):
 async def _entry(app: Proxy) -> Any:
     async with stream_asgi(app, "/v1/models", method="GET") as reply:
         return json.loads(await reply.body())["data"][0]
+
+
+@pytest.mark.anyio
+async def test_llama_cpp_gets_a_grammar_over_completions_even_if_the_choice_is_free():
+    with server(SERVERS["llama.cpp"][0]) as (upstream, served):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url, "protocol": "completions"}}))
+        async with app.running():
+            assert app.engines["u"].endswith(": completions, window 8192 (/props), calls forced by grammar")
+            for choice in ("auto", "required"):
+                await ask(app, tool_choice=choice)
+    free, demanded = (request.json for request in upstream.requests if request.path == "/v1/completions")
+    assert free["grammar_triggers"]
+    assert "grammar" in demanded
+    assert "grammar_triggers" not in demanded
+
+
+@pytest.mark.anyio
+@each("name", ["vLLM", "SGLang"])
+async def test_special_tokens_are_kept_where_calls_are_text(name: str):
+    """The server strips them unless the request keeps them. The client's own value takes precedence."""
+    written = write([Call("ping", "{}")], "kimi_k2")
+    answer = answering(SERVERS[name][0])
+
+    def strips(request: Recorded) -> Script:
+        if request.path != CHAT:
+            return answer(request)
+        return text(re.sub(r"<\|.*?\|>", "", written) if request.json.get("skip_special_tokens", True) else written)
+
+    upstream = ScriptedUpstream(strips)
+    with uvicorn_server(upstream) as served:
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}, unknown_tools="deliver"))
+        async with app.running():
+            for fields, calls in (({}, 1), ({"skip_special_tokens": True}, 0)):
+                reply, _ = await ask(app, **fields)
+                assert len(reply["choices"][0]["message"].get("tool_calls") or ()) == calls
+            await ask(app, tools=[])
+    kept, stripped, plain = (request.json.get("skip_special_tokens") for request in sent(upstream))
+    assert (kept, stripped, plain) == (False, True, None)
 
 
 @both

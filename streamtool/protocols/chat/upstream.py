@@ -81,6 +81,8 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
         body.update(wire.write_options(options, _OPTIONS))
         if options.effort is not None:
             body["reasoning_effort"] = _EFFORTS.get(options.effort, options.effort)
+    if model.fields:
+        body = {**model.fields, **body}
     if options.output is not None:
         body["response_format"] = raw["response_format"] if same else _output(options.output)
     if conversation.forcing is not None:

@@ -47,7 +47,11 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     if conversation.tools:
         raise RequestError("This upstream has no native tools; tools must be emulated.", param="tools")
     template = TEMPLATES[model.template]
-    body: dict[str, Json] = {"model": model.name, "prompt": prompt(conversation.messages, template)}
+    body: dict[str, Json] = {
+        **model.fields,
+        "model": model.name,
+        "prompt": prompt(conversation.messages, template),
+    }
     body.update(wire.write_options(conversation.options, _OPTIONS))
     if conversation.forcing is not None:
         body.update(_forcing(conversation.forcing))
