@@ -158,6 +158,7 @@ def test_parse_without_json_prints_the_same_events(run):
         'arguments  "{\\"n\\": 1}"',
         "end        complete  repaired: trailing_comma",
         'text       " Done. Grüße 🌡"',
+        "verdict    One call in `tool_call`, repaired: trailing comma.",
     ]
 
 
@@ -719,7 +720,9 @@ def test_the_curl_command_printed_by_serve_works(server, stop, code, monkeypatch
     child.send_signal(stop)
     _, err = child.communicate()
     assert child.returncode == code
-    assert re.fullmatch(r"streamtool: sample: tools 1, calls 1 \(invoke\) \(\d+\.\d\d s\)\n", err)
+    assert re.fullmatch(
+        r"streamtool: sample: tools 1, calls 1 \(invoke\) \(\d+\.\d\d s\) · One call in `invoke`\.\n", err
+    )
 
 
 def test_serve_reports_a_port_in_use(run):

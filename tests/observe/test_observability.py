@@ -190,7 +190,10 @@ async def test_a_call_is_counted_and_measured(client, logged):
     await seen.ask(client, ASK)
     (record,) = logged()
     known = record.streamtool
-    assert re.fullmatch(r"m: tools 2, calls 1 \(tool_call\) \(\d\.\d\d s\)", record.getMessage())
+    summary, _, told = record.getMessage().partition(" · ")
+    assert re.fullmatch(r"m: tools 2, calls 1 \(tool_call\) \(\d\.\d\d s\)", summary)
+    assert told.startswith("One call in `tool_call`, though `invoke` was taught.")
+    assert known["verdict"]["kind"] == "called in another format"
     assert known["found"] == {"tool_call": 1}
     assert (known["tools"], known["calls"], known["outcome"], known["status"]) == (2, 1, "calls", 200)
     assert known["turn"] == "first decision"
@@ -306,7 +309,7 @@ ELSEWHERE = {
 async def test_every_field_of_the_record_is_logged(logged):
     await Seen(ScriptedUpstream(said("chat", CALL))).ask("chat", ASK)
     names = {ELSEWHERE.get(field.name, field.name) for field in attrs.fields(Record)}
-    assert {*names, "outcome", "trace"} == set(logged()[0].streamtool)
+    assert {*names, "outcome", "trace", "verdict"} == set(logged()[0].streamtool)
 
 
 # --- errors
@@ -369,7 +372,7 @@ async def test_names_from_outside_cannot_forge_a_log_line(logged):
         await reply.finished.wait()
     message = logged()[0].getMessage()
     assert message.startswith(r"m\nstreamtool: forged\x1b[0m xx")
-    assert len(message) < 200
+    assert len(message) < 400
 
 
 def test_plain_text_is_a_single_line_of_bounded_length():
