@@ -184,6 +184,8 @@ def function_of(path: str) -> Callable[..., Any]:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise SettingsError(f"--tool: cannot load {path}: {error}", param="--tool") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the module is the user's code
+        raise SettingsError(f"--tool: cannot load {path}: {type(error).__name__}: {error}", param="--tool") from None
     if not callable(found) and not hasattr(found, "call"):
         raise SettingsError(f"--tool: {path} is not a function", param="--tool")
     return found  # type: ignore[no-any-return]  # a callable or an ExecutableTool

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from streamtool.core.errors import StreamtoolError
+from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.core.json_value import Json, json_line
 from streamtool.exchange import NearCall, Record
 from streamtool.observe.printable import code_word, loggable_message, printable
@@ -208,34 +208,67 @@ def log_exchange(record: Record, *, contents: bool = False, trace: str | None = 
         _log.log(grave, "%s · %s", summarize(record, contents=contents), told, extra={KEY: known})
 
 
-def log_rejected(protocol: str, error: StreamtoolError, *, client: str = "", contents: bool = False) -> None:
-    """Log that a request from this client was rejected before it became an exchange."""
+def log_rejected(
+    protocol: str, error: StreamtoolError, *, client: str = "", path: str = "", contents: bool = False
+) -> None:
+    """Log that a request from this client was rejected before it became an exchange.
+
+    The reason is logged if contents are allowed, or if the error is not about them: then its status is not 400.
+    """
     found = verdict_of_error(error, contents=contents)
     known = {
         "outcome": "refused",
         "client": printable(client),
         "protocol": protocol,
+        "path": printable(path),
         "verdict": found.as_json(),
         "error": error_fields(error, contents=contents),
     }
+    invalid = error.status == RequestError.status
     place = f" at {printable(error.param)}" if error.param is not None else ""
-    said = f": {loggable_message(error, contents=True)}" if contents else ""
+    said = f": {loggable_message(error, contents=True)}" if contents or not (invalid or error.quotes) else ""
     whose = f" from {printable(client)}" if client else ""
+    where = f" to {printable(path)}" if path and not invalid else ""
     step = f" · {found.step}" if found.step else ""
     _log.warning(
-        "a request (%s)%s was rejected with %s%s%s%s",
-        *(protocol, whose, error.status, place, said, step),
+        "a request (%s)%s%s was rejected with %s%s%s%s",
+        *(protocol, where, whose, error.status, place, said, step),
         extra={KEY: known},
     )
 
 
+def log_refused(method: str, path: str, error: StreamtoolError) -> None:
+    """Log that a request was refused before it was read. The query of its path, which may contain a key, is unknown
+    here.
+    """
+    found = verdict_of_error(error, contents=True)
+    known = {
+        "outcome": "refused",
+        "client": "",
+        "method": printable(method),
+        "path": printable(path),
+        "verdict": found.as_json(),
+        "error": error_fields(error, contents=True),
+    }
+    told = (printable(method), printable(path), error.status, loggable_message(error, contents=True))
+    step = f" · {found.step}" if found.step else ""
+    _log.warning("%s %s was refused with %s: %s%s", *told, step, extra={KEY: known})
+
+
 class TextFormatter(logging.Formatter):
-    """A formatter for human-readable lines."""
+    """A formatter for human-readable lines: the time, the name of the logger's component and, for an exchange, the
+    status and the request id.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, which begins with the name of the logger's component."""
+        """Return the line."""
         name = "streamtool" if record.name.partition(".")[0] == "streamtool" else record.name
-        return f"{name}: {super().format(record)}"
+        known = getattr(record, KEY, None) or {}
+        about = ""
+        if "request_id" in known:
+            error = known["error"] or {}
+            about = f"{known['status'] or error.get('status', '-')} {known['request_id']} "
+        return f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} {name}: {about}{super().format(record)}"
 
 
 class JsonFormatter(logging.Formatter):

@@ -67,10 +67,12 @@ class Observers:
         """Return a watch on an exchange that begins now. `headers` are the headers of its request."""
         return Watch(self, exchange, headers, on_exchange)
 
-    def rejected(self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    def rejected(
+        self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]] = (), *, path: str = ""
+    ) -> None:
         """Report a request that was rejected before it became an exchange. Its headers identify the client."""
         client = self.clients.of(headers)
-        logs.log_rejected(protocol, error, client=client, contents=self.contents)
+        logs.log_rejected(protocol, error, client=client, path=path, contents=self.contents)
         if self.metrics is not None:
             self.metrics.rejected(error, client)
 

@@ -28,6 +28,7 @@ from streamtool.agent import (
     TurnStart,
 )
 from streamtool.cli.columns import fit, replace_controls
+from streamtool.cli.console import PipeConsole
 from streamtool.cli.terminal.call_view import CallView
 from streamtool.cli.terminal.costs import Meter
 from streamtool.core.json_value import json_line
@@ -38,20 +39,12 @@ _SHOWN = 160
 """Maximum number of characters to show of a result or a rejection."""
 
 
-class _Console(Console):
-    """A console that lets the command handle closed output."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError. Without this method, rich would exit with a failure."""
-        raise BrokenPipeError
-
-
 class Live:
     """Displays runs for people."""
 
     def __init__(self, meter: Meter) -> None:
-        self._stdout = _Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._stderr = _Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._stdout = PipeConsole(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._stderr = PipeConsole(file=sys.stderr, highlight=False, soft_wrap=True)
         self._meter = meter
         self._open: Console | None = None
         """Console with an unfinished line."""
