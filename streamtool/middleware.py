@@ -161,7 +161,8 @@ class ToolMiddleware:
                 await self._serve(protocol, wire, scope, receive, send)
 
         bounded = self.remembers(path) is None
-        await self.gate.run(serve, scope, receive, send, wire, on_rejected=self.observers.rejected, bounded=bounded)
+        rejected = partial(self.observers.rejected, path=path)
+        await self.gate.run(serve, scope, receive, send, wire, on_rejected=rejected, bounded=bounded)
 
     def _at_another_path(self, path: str) -> tuple[str, str | None]:
         """Return the part of the path before one of our paths, and the protocol of that path; ("", None) if the path
@@ -299,7 +300,7 @@ class ToolMiddleware:
         try:
             return await read_body(scope, receive, self.settings.limits)
         except RequestError as error:
-            self.observers.rejected(wire.NAME, error, scope["headers"])
+            self.observers.rejected(wire.NAME, error, scope["headers"], path=route_path(scope))
             await send_error(wire, error, send)
         except ClientLeft:
             pass

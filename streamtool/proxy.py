@@ -52,6 +52,7 @@ from streamtool.core.errors import (
 )
 from streamtool.exchange import decode_body, decoded_size
 from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware
+from streamtool.observe.logs import log_refused
 from streamtool.observe.observers import OnExchange
 from streamtool.protocols.registry import client_protocol
 from streamtool.protocols.shared import wire
@@ -275,10 +276,11 @@ class Proxy:
                 return
             app = self._app_at(path, scope)
         except StreamtoolError as error:
+            log_refused(scope["method"], path, error)
             await drop_body(scope, receive)
             await send_error(wire, error, send)
             return
-        refused, bounded = self._tools.observers.rejected, self._tools.remembers(path) is None
+        refused, bounded = partial(self._tools.observers.rejected, path=path), self._tools.remembers(path) is None
         await gate.run(app, scope, receive, send, wire, on_rejected=refused, bounded=bounded)
 
     def _readiness(self) -> tuple[int, Mapping[str, object]]:
@@ -302,6 +304,7 @@ class Proxy:
             if not sockets.serves(scope):
                 raise NotFoundError(f"no websocket is served at {path}: send the request as a POST")
         except StreamtoolError as error:
+            log_refused("websocket", path, error)
             await reject(error, scope, receive, send)
             return
         await sockets.serve(self, scope, receive, send)

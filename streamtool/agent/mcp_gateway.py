@@ -61,8 +61,8 @@ from streamtool.core.reply import (
 from streamtool.exchange import Exchange
 from streamtool.exchange.encoding import decode_body, decoded_size
 from streamtool.middleware import ToolMiddleware
-from streamtool.observe.logs import loggable_message, printable
 from streamtool.observe.observers import Observers, OnExchange, Watch
+from streamtool.observe.printable import loggable_message, printable
 from streamtool.protocols import chat
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import client_protocol

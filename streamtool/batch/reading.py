@@ -1,7 +1,6 @@
 """Reading of one record: its text, its tools, and the parser's result."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 from attrs import define, field, frozen
 
 from statemachine import (
-    FORMATS,
     ArgumentsDelta,
     CallEnd,
     CallStart,
@@ -22,25 +20,12 @@ from statemachine import (
 )
 from streamtool.batch.sources import Batch
 from streamtool.core.json_value import json_line
-from streamtool.exchange import ParserOptions
+from streamtool.exchange import ParserOptions, openers_pattern
 from streamtool.filters import NullParser, TextParser
 from streamtool.observe.lines import options_from_json
 
 _CACHED_SETS = 64
 """Maximum number of tool sets to cache in compiled form."""
-_SHORTEST_OPENER = 5
-"""Minimum length of an opener that is recognized anywhere in text."""
-_OPENERS = re.compile(
-    "|".join(
-        sorted(
-            re.escape(begin)
-            for form in FORMATS.values()
-            for opener in (*form.openers, *(opener for opener, _ in form.wrappers))
-            if len(begin := opener.partition("{")[0]) >= _SHORTEST_OPENER and not begin.isalpha()
-        )
-    )
-)
-"""Matches text that looks like the beginning of a call, in any format."""
 
 
 @frozen
@@ -195,7 +180,7 @@ def parse_reply(reply: _RecordedReply, counts: Counter[str]) -> dict[str, Any]:
             counts[f"repairs/{repair}"] += 1
     for one in found.get("discarded", ()):
         counts[f"discarded/{one['reason']}"] += len(one["text"])
-    if not found["calls"] and _OPENERS.search(reply.text):
+    if not found["calls"] and openers_pattern().search(reply.text):
         counts["looks like a call"] += 1
         found["looks_like_a_call"] = True
     counts["with calls"] += bool(found["calls"])

@@ -1,15 +1,19 @@
 """The commands and their options. `exit_codes` turns exceptions into a message and an exit code."""
 
 import io
+import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]  # missing in __all__
 
 from streamtool.cli.common import open_source
 from streamtool.cli.exit_codes import DONE, FAILED, Commands
 from streamtool.cli.garbage import gc_disabled
+from streamtool.cli.help import COMPLETE_VARIABLE, Command
 from streamtool.core.errors import SettingsError
 
 app = typer.Typer(
@@ -19,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     help="""Streamed tool calls for language models that only write text.
 
     \b
@@ -37,11 +41,16 @@ app = typer.Typer(
 )
 
 
+command = partial(app.command, cls=Command)
+
+
 def run(argv: Sequence[str] | None) -> int:
     """Run a command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if COMPLETE_VARIABLE in os.environ:
+        completion_init()
     try:
         app(args=None if argv is None else list(argv), prog_name="streamtool")
     except SystemExit as end:
@@ -104,7 +113,7 @@ ContextOption = Annotated[
 ]
 
 
-@app.command()
+@command()
 def demo(
     *,
     upstream: Annotated[
@@ -139,7 +148,7 @@ def demo(
     run_demo(DemoFlags(upstream, model, key_env, format_, delay, client, page))
 
 
-@app.command()
+@command()
 def serve(
     *,
     upstream: Upstream = None,
@@ -221,7 +230,7 @@ def serve(
     )
 
 
-@app.command()
+@command()
 def reload(
     *,
     config: Config = None,
@@ -244,7 +253,7 @@ def reload(
     ask_to_reload(ServeFlags(config=config, host=host, port=port, insecure=True))
 
 
-@app.command()
+@command()
 def probe(
     *,
     url: ServerUrl,
@@ -274,7 +283,7 @@ def probe(
     run_probe(ProbeFlags(url, protocol, model, key_env, tries, timeout), as_json=as_json)
 
 
-@app.command("eval")
+@command("eval")
 def evaluate(
     *,
     url: ServerUrl,
@@ -343,8 +352,8 @@ def evaluate(
     \b
     Examples:
       streamtool eval http://127.0.0.1:8000 --requests 200
-      streamtool eval http://127.0.0.1:11434 --model qwen3:8b --minutes 20 --save qwen3.jsonl
-      streamtool eval http://127.0.0.1:11434 --model qwen3:8b --resume qwen3.jsonl --card
+      streamtool eval http://127.0.0.1:11434 --model qwen3:8b --save q.jsonl
+      streamtool eval http://127.0.0.1:11434 --model qwen3:8b --resume q.jsonl
     """
     from streamtool.cli.eval import EvalFlags  # noqa: PLC0415  imported on demand
     from streamtool.cli.eval import run as run_eval  # noqa: PLC0415
@@ -376,7 +385,7 @@ def evaluate(
     run_eval(flags, as_json=as_json, as_card=as_card, as_settings=as_settings)
 
 
-@app.command("run")
+@command("run")
 def run_task(
     *,
     task: Annotated[
@@ -431,9 +440,9 @@ def run_task(
     \b
     Examples:
       streamtool run "What is the weather in Paris?" --tool mytools:get_weather
-      streamtool run --upstream http://127.0.0.1:11434 --model qwen3:8b --mcp "python notes.py"
+      streamtool run --upstream http://127.0.0.1:11434 --mcp "python notes.py"
       streamtool run --resume --mcp "python notes.py" --allow "read_*"
-      streamtool run "List the issues" --mcp https://example.com/mcp --json --yes > events.jsonl
+      streamtool run "List the issues" --mcp https://example.com/mcp --json
     """
     with gc_disabled():
         from streamtool.cli.run import RunFlags, SessionFlags  # noqa: PLC0415  imported on demand
@@ -470,7 +479,7 @@ def run_task(
     )
 
 
-@app.command()
+@command()
 def sessions() -> None:
     """List the conversations saved by `streamtool run`, latest first.
 
@@ -483,7 +492,7 @@ def sessions() -> None:
     list_sessions()
 
 
-@app.command()
+@command()
 def inspect(
     *,
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help="Recordings, or folders of recordings.")],
@@ -505,7 +514,7 @@ def inspect(
     run_inspect(files, port=port, open_page=browser)
 
 
-@app.command()
+@command()
 def parse(
     *,
     files: Annotated[
@@ -570,7 +579,7 @@ def parse(
       echo '@ping {"n": 1}' | streamtool parse - --delta 4
       streamtool parse --replay recordings/req_1.jsonl
       streamtool parse --negatives docs
-      streamtool parse replies.jsonl.gz --field choices.0.text --output calls.jsonl
+      streamtool parse replies.jsonl.gz --field text --output calls.jsonl
       streamtool parse recordings --output calls.parquet
       streamtool parse reply.txt --page
     """
@@ -623,7 +632,7 @@ def parse(
     )
 
 
-@app.command()
+@command()
 def prompt(
     *,
     request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="File with the request body, or - for stdin.")],
@@ -650,7 +659,7 @@ def prompt(
     run_prompt(request, format_, config, protocol, context)
 
 
-@app.command()
+@command()
 def formats(
     *,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this format, with an example.")] = None,
@@ -667,7 +676,7 @@ def formats(
     run_formats(name)
 
 
-@app.command()
+@command()
 def recipe(
     *,
     client: Annotated[
@@ -696,7 +705,7 @@ def recipe(
     run_recipe(client, server, model, context)
 
 
-@app.command()
+@command()
 def plugin(
     *,
     engine: Annotated[
@@ -716,7 +725,22 @@ def plugin(
     run_plugin(engine)
 
 
-@app.command()
+@command()
+def completion(*, name: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+    """Print a script that makes a shell complete the commands and options.
+
+    \b
+    Examples:
+      streamtool completion bash >> ~/.bashrc
+      streamtool completion zsh >> ~/.zshrc
+      streamtool completion fish > ~/.config/fish/completions/streamtool.fish
+    """
+    from streamtool.cli.completion import run as run_completion  # noqa: PLC0415  imported on demand
+
+    run_completion(name)
+
+
+@command()
 def bench(
     *,
     file: Annotated[

@@ -35,9 +35,9 @@ class Screen:
     def __init__(self) -> None:
         self._console: rich.console.Console | None = None
         if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
-            from rich.console import Console  # noqa: PLC0415  imported on demand
+            from streamtool.cli.console import PipeConsole  # noqa: PLC0415  imported on demand
 
-            console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+            console = PipeConsole(file=sys.stdout, highlight=False, soft_wrap=True)
             self._console = console if console.is_terminal else None
 
     @property

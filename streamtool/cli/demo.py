@@ -19,7 +19,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Any
 
 import uvicorn
@@ -32,6 +32,7 @@ from streamtool.cli.serve import address, bind
 from streamtool.core.errors import SettingsError, StreamtoolError, UpstreamError
 from streamtool.core.sse import SseReader
 from streamtool.exchange import Record
+from streamtool.observe.verdicts import verdict
 from streamtool.proxy import Proxy
 from streamtool.sample import Sample
 from streamtool.settings import load
@@ -125,7 +126,7 @@ def run(flags: DemoFlags) -> None:
         board.introduce(CLIENTS[flags.client], url, "the sample model" if sample else target.url)
         with nullcontext() if page is None else page.open_page(url):
             try:
-                answer = converse(lambda request: ask(url, request), board, flags.model)
+                answer = converse(lambda request: ask(url, request), board, flags.model, records)
             except BrokenPipeError:  # the reader of our output has closed the pipe
                 raise
             except Exception as error:
@@ -152,7 +153,7 @@ _ReplyChunk = Mapping[str, Any]
 Ask = Callable[[Mapping[str, Any]], Iterator[_ReplyChunk]]
 
 
-def converse(ask: Ask, board: "Board", model: str) -> str:
+def converse(ask: Ask, board: "Board", model: str, records: "queue.SimpleQueue[Record]") -> str:
     """Hold the conversation and return the final answer, or "" if the model gives no answer."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": QUESTION}]
     board.question(QUESTION, [tool["function"]["name"] for tool in TOOLS])
@@ -163,6 +164,8 @@ def converse(ask: Ask, board: "Board", model: str) -> str:
             for kind, text in reply.add(chunk):
                 board.client(kind, text)
         board.end_turn()
+        with suppress(queue.Empty):
+            board.verdict(str(verdict(records.get(timeout=_RECORD), contents=True)))
         if not reply.calls:
             return reply.text
         messages.append({"role": "assistant", "content": reply.text or None, "tool_calls": reply.calls})

@@ -166,6 +166,11 @@ class Board:
             self._screen.line(("·" if self._open == self._waits else f"·  {self._open}", "dim"))
             self._waits, self._open = self._open, ""
 
+    def verdict(self, text: str) -> None:
+        """Print the verdict on a reply."""
+        self._screen.line()
+        self._lines("  Verdict  ", text, "")
+
     def result(self, name: str, arguments: str, result: str) -> None:
         """Print a call that the client has executed, and its result."""
         self._screen.line()
@@ -180,13 +185,16 @@ class Board:
     def conclude(self, answer: str, further: Sequence[tuple[str, str]]) -> None:
         """Print the final answer and suggestions for what to try next, each a tuple of purpose and command."""
         self._screen.line()
-        lead = "  Final answer  "
-        for i, line in enumerate(wrap(replace_controls(answer), WIDTH - len(lead))):
-            self._screen.line((lead if i == 0 else " " * len(lead), "bold cyan"), (line, "bold"))
+        self._lines("  Final answer  ", answer, "bold")
         self._screen.line()
         for what, command in further:
             self._screen.line((f"  {what + ':':<17}", "dim"), command)
         self._screen.line()
+
+    def _lines(self, lead: str, text: str, style: str) -> None:
+        """Print text in as many lines as necessary, the first one after `lead`."""
+        for i, line in enumerate(wrap(replace_controls(text), WIDTH - len(lead))):
+            self._screen.line((lead if i == 0 else " " * len(lead), "bold cyan"), (line, style))
 
 
 def _one_line(text: str) -> str:

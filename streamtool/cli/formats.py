@@ -4,6 +4,7 @@ Everything is derived from the table of formats: `write` produces the example, t
 computes how much is buffered.
 """
 
+import shutil
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -20,6 +21,7 @@ from statemachine.formats.format import (
     openers_of,
 )
 from statemachine.formats.markers import spell
+from streamtool.cli.columns import WIDTH, fit, pad
 from streamtool.cli.common import Screen
 from streamtool.cli.holds import buffer_bounds, formula
 from streamtool.models.families import UNKNOWN, family_of, special_tokens
@@ -28,6 +30,8 @@ from streamtool.settings.model import reason_by_name
 from streamtool.settings.readers import format_name
 
 EXAMPLE = Call("get_weather", '{"city": "Paris", "days": 3}')
+_NAME = max(map(len, FORMATS))
+_OPENS = 26  # columns for the opener
 SECOND = Call("get_time", '{"zone": "Europe/Paris"}')
 
 PLACES: Mapping[Anchor, str] = MappingProxyType(
@@ -43,15 +47,13 @@ def run(name: str | None) -> None:
     """Print all formats, or the one with this name or of this model. Raises SettingsError for an unknown name."""
     screen = Screen()
     if name is None:
-        for form in FORMATS.values():
-            opt_in = " (opt-in)" if form.name in OPT_IN else ""
-            models = f"  {form.models}" if form.models else ""
-            screen.line(
-                (f"{form.name:<16}", "bold cyan"),
-                f" {strip_markdown(opener(form))}",
-                (models, "dim"),
-                (opt_in, "yellow"),
-            )
+        width = shutil.get_terminal_size((WIDTH, 0)).columns
+        for form in sorted(FORMATS.values(), key=lambda form: (not form.models, form.models.casefold(), form.name)):
+            opens = fit(strip_markdown(opener(form)), _OPENS)
+            models = ("opt-in; " if form.name in OPT_IN else "") + form.models
+            shown = fit(models.removesuffix("; "), max(8, width - _NAME - _OPENS - 4))
+            last = (("  ", ""), (shown, "dim")) if shown else ()
+            screen.line((f"{form.name:<{_NAME}}", "bold cyan"), "  ", pad(opens, _OPENS) if shown else opens, *last)
     else:
         form = FORMATS[format_name(name, "NAME") if find_format_name(name) else _of_model(name, screen)]
         screen.line((form.name, "bold cyan"))

@@ -24,12 +24,17 @@ from statemachine import (
 from streamtool.cli.common import Screen, open_source, print_error, quoted, read_tools
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import json_line
+from streamtool.exchange.near_calls import EXAMINED
 from streamtool.observe.parser_events import event_as_json
+from streamtool.observe.printable import printable
+from streamtool.observe.verdicts import verdict_of_text
 from streamtool.settings.readers import format_name
 
 RECORDS = (".jsonl", ".ndjson", ".json")
 """Extensions of files that usually contain records."""
 _READ = 65536  # maximum bytes per read
+VERDICT = 1000
+"""Maximum number of characters of the verdict."""
 
 
 def run(file: str, tools: str | None, formats: str | None, delta: int | None, prefix: str, *, as_json: bool) -> None:
@@ -37,14 +42,33 @@ def run(file: str, tools: str | None, formats: str | None, delta: int | None, pr
     offered = None if tools is None else read_tools(tools)
     parser = Parser(offered, formats=None if formats is None else read_formats(formats), prefix=prefix)
     screen = Screen()
+    kept = _VerdictInput()
     hinted = not file.endswith(RECORDS)
     with open_source(file) as source:
         for piece in pieces(source, delta):
             if not hinted and piece.lstrip().startswith(("{", "[")):
                 print_error(f"{file} is parsed as a single reply; if it contains records, use --field PATH")
             hinted = True
-            show(parser.feed(piece), screen, as_json=as_json)
-    show(parser.close(), screen, as_json=as_json)
+            show(kept.add(piece, parser.feed(piece)), screen, as_json=as_json)
+    show(kept.add("", parser.close()), screen, as_json=as_json)
+    if kept.text and not as_json:
+        found = verdict_of_text(kept.text, kept.events, offered, None if formats is None else read_formats(formats))
+        screen.line(("verdict    ", "dim"), (printable(str(found), VERDICT), "bold"))
+
+
+class _VerdictInput:
+    """The beginning of the text, and the events that the verdict depends on."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.events: list[Event] = []
+
+    def add(self, piece: str, events: Sequence[Event]) -> Sequence[Event]:
+        """Add a piece of the text and its events, and return the events."""
+        if len(self.text) < EXAMINED:
+            self.text += piece[: EXAMINED - len(self.text)]
+        self.events += (event for event in events if isinstance(event, CallStart | CallEnd | Discarded))
+        return events
 
 
 def wants_records(names: Sequence[str]) -> bool:

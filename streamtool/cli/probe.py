@@ -19,13 +19,16 @@ from urllib.parse import urlsplit
 import anyio
 from attrs import asdict, frozen
 
-from streamtool.cli.common import Screen, print_error
+from streamtool.cli.columns import WIDTH, fit, replace_controls
+from streamtool.cli.common import Screen
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import json_line
 from streamtool.probe import Findings, ProbeAnswer, Stream, Taught, ToolFindings, probe
 from streamtool.settings import UpstreamSettings, load
 
 _WIDTH = 20
+_CLEAR = "\r\x1b[K"
+"""Clears the line of a terminal."""
 _FLAGS = {"url": "URL", "protocol": "--protocol", "key": "--key-env"}
 """Upstream setting -> the flag or argument that sets it."""
 
@@ -59,7 +62,11 @@ def run(flags: ProbeFlags, *, as_json: bool) -> None:
     upstream = flags.upstream()
     watch = _print_progress if sys.stderr.isatty() else _ignore_progress
     ask = partial(probe, upstream, flags.model, tries=flags.tries, seconds=flags.seconds, watch=watch)
-    findings: Findings = anyio.run(ask)
+    try:
+        findings: Findings = anyio.run(ask)
+    finally:
+        if sys.stderr.isatty():
+            print(_CLEAR, end="", file=sys.stderr, flush=True)
     settings = settings_text(findings, upstream, flags.key_env)
     if as_json:
         fields = asdict(findings)
@@ -76,7 +83,8 @@ def run(flags: ProbeFlags, *, as_json: bool) -> None:
 
 
 def _print_progress(question: str) -> None:
-    print_error(f"probing: {question}")
+    """Replace the line that shows the progress."""
+    print(_CLEAR + fit(replace_controls(f"probing: {question}"), WIDTH - 1), end="", file=sys.stderr, flush=True)
 
 
 def _ignore_progress(question: str) -> None:

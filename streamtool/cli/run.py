@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 from attrs import frozen
 
-from streamtool.agent import Agent, Event, McpServer
+from streamtool.agent import Agent, McpServer
 from streamtool.agent.functions import THREAD_PREFIX
 from streamtool.cli.common import print_error
 from streamtool.cli.exit_codes import DONE, INTERRUPTED
@@ -28,6 +28,7 @@ from streamtool.cli.terminal.live import JsonLines, Live
 from streamtool.cli.terminal.reading import PromptLines
 from streamtool.cli.terminal.sessions import Session, latest_name, new_name
 from streamtool.core.errors import SettingsError
+from streamtool.exchange import Record
 from streamtool.observe import logs
 
 
@@ -95,8 +96,10 @@ class RunFlags:
         """Whether to prompt for further tasks."""
         return self.task is None or self.chat
 
-    def agent(self, asking: Approval | None) -> Agent:
-        """Return the agent defined by these flags, the environment and the settings file. Raises SettingsError."""
+    def agent(self, asking: Approval | None, judge: Callable[[Record], None]) -> Agent:
+        """Return the agent defined by these flags, the environment and the settings file. `judge` receives the record
+        of each exchange. Raises SettingsError.
+        """
         settings = self.upstream.settings()
         if settings.debug:
             logs.configure(settings)
@@ -115,6 +118,7 @@ class RunFlags:
             timeout=self.timeout,
             approve=asking,
             quoted_calls="refuse" if asking is None else "approve",
+            on_exchange=judge,
         )
 
 
@@ -123,11 +127,11 @@ def run(flags: RunFlags) -> None:
     meter = Meter(flags.prices)
     live = Live(meter)
     asking = None if flags.allow is None else Approval(sys.stdin, live, flags.allow)
-    agent = flags.agent(asking)
+    shown = JsonLines() if flags.json else live
+    agent = flags.agent(asking, shown.judge)
     terminal = sys.stdin.isatty() and sys.stdout.isatty() and not flags.json
     session = flags.session.open(wanted=terminal or flags.chats)
-    show: Callable[[Event], None] = JsonLines().show if flags.json else live.show
-    dialog = Dialog(agent, show, meter, session)
+    dialog = Dialog(agent, shown.show, meter, session)
     try:
         if flags.task is None or flags.chat:
             _chat(flags, Chat(agent, dialog, live, meter, _lines(flags), asking, _session_factory(flags)))
@@ -180,6 +184,8 @@ def function_of(path: str) -> Callable[..., Any]:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise SettingsError(f"--tool: cannot load {path}: {error}", param="--tool") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the module is the user's code
+        raise SettingsError(f"--tool: cannot load {path}: {type(error).__name__}: {error}", param="--tool") from None
     if not callable(found) and not hasattr(found, "call"):
         raise SettingsError(f"--tool: {path} is not a function", param="--tool")
     return found  # type: ignore[no-any-return]  # a callable or an ExecutableTool

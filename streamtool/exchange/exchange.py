@@ -51,12 +51,14 @@ from streamtool.exchange.error_response import attribute, is_misdirected
 from streamtool.exchange.interfaces import (
     NO_SERVICES,
     Interruption,
+    NearCall,
     Record,
     ResponseHead,
     Services,
     UpstreamRequest,
 )
 from streamtool.exchange.listener import ExchangeListener
+from streamtool.exchange.near_calls import find_near_call
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.plan import Plan, Refusal, first_plan, known_of, next_plan
 from streamtool.exchange.received import receive
@@ -74,7 +76,7 @@ from streamtool.prompting import Selection, ToolSearch, selects_tools
 from streamtool.prompting.one_object import is_one_object
 from streamtool.prompting.selection import MAX_SEARCHES
 from streamtool.prompting.window import BYTES_PER_TOKEN
-from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.refusals import Phrases
 from streamtool.settings import Settings
 
@@ -189,6 +191,10 @@ class Exchange:
     @listener.setter
     def listener(self, listener: ExchangeListener | None) -> None:
         self._choices.parsers.listener = listener
+
+    def annotate(self, notes: Callable[[Record], Headers]) -> None:
+        """Add the headers that `notes` returns to a reply that is sent in one piece."""
+        self._response.headers.notes = lambda: notes(self.record())
 
     @property
     def request_id(self) -> str:
@@ -445,6 +451,15 @@ class Exchange:
         choices, quoted = list(self._choices.filters.values()), self._choices.parsers.quotation_counts
         return self._record.record(self.received, self.plan, self._response, choices, quoted=quoted, done=self.done)
 
+    def near_call(self) -> NearCall | None:
+        """Return the text that looks like a call, if the reply has ended without one. This may parse the reply several
+        times, so call it only after the reply has been sent.
+        """
+        first, rules = self._choices.filters.get(0), self._choices.rules
+        if first is None or not self.done or first.state.calls or not rules.callable:
+            return None
+        return find_near_call(first.written, rules.callable, self.plan.listens, read=self.plan.reads)
+
     def release(self) -> None:
         """Drop the request and the reply once they are no longer needed. Otherwise, they could occupy memory for a long
         time, since a cancelled task may keep the exchange alive.
@@ -691,7 +706,7 @@ class Exchange:
             how = "upstream's own limit"
         else:
             how = "upstream reported an error" if cause.quotes else "upstream died"
-        return Interruption(how, len(first.written), first.place, self._record.seconds)
+        return Interruption(how, len(first.written), first.place, self._record.seconds, self._tokens_of_attempt())
 
     def _continued(self) -> None:
         """Note that the model continues the reply."""

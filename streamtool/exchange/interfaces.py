@@ -17,6 +17,11 @@ ExchangeOutcome = Literal["calls", "text", "incomplete", "unmet", "left", "passe
 reply passed through unchanged.
 """
 
+NearCallCause = Literal["not read", "format", "fence", "reasoning", "name", "unreadable", "no format"]
+"""Why text that looks like a call is not one: calls in the text were not read, its format was not, it is in a fence or
+in reasoning, its name is not offered, the text after a known opener cannot be read, or no format matches.
+"""
+
 MOMENT = 0.25
 """Number of seconds that a finished reply waits for the upstream's trailing usage report."""
 
@@ -121,9 +126,28 @@ class Interruption:
     """The part of the reply that the model was writing: the name of a tool, `a call` or `text`."""
     seconds: float
     """Seconds from the request to the end of the upstream's reply."""
+    tokens: int = 0
+    """Number of tokens that the upstream had written in this attempt, possibly an estimate."""
 
     def __str__(self) -> str:
         return f"{self.cause} at character {self.character:,} inside {self.place}"
+
+
+@frozen
+class NearCall:
+    """Text in a reply without calls that looks like a call."""
+
+    cause: NearCallCause
+    character: int
+    """Number of characters before it."""
+    text: str = field(repr=False)
+    """The text, shortened. It is the model's, so it is shown only where contents are."""
+    format: str
+    """Its format, or the most similar one."""
+    name: str = field(repr=False)
+    """The name in it that is, or may be meant as, the name of a tool. It may be empty."""
+    tool: str
+    """The offered tool with this name or the most similar one. It may be empty."""
 
 
 @frozen
@@ -136,7 +160,7 @@ class ResponseHead:
 
 @frozen
 class Record:
-    """The record of one exchange, for logs and metrics. It contains no message contents.
+    """The record of one exchange, for logs and metrics. It contains no message contents, except in `near`.
 
     The record is long and flat on purpose: each field is one fact, under its name in the log.
     """
@@ -225,6 +249,8 @@ class Record:
 
     resumed: tuple[Interruption, ...] = ()
     """The interruptions of the reply that another attempt has continued."""
+    near: NearCall | None = None
+    """Text that looks like a call, in a reply without calls. It is searched only if the verdict is shown."""
 
     @property
     def outcome(self) -> ExchangeOutcome:

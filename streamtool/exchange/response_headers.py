@@ -1,5 +1,6 @@
 """The status and headers of the response to the client: our own headers, and most of the upstream's."""
 
+from collections.abc import Callable
 from typing import Final
 
 from attrs import define, field
@@ -9,6 +10,7 @@ from streamtool.exchange.interfaces import PromptCut, ResponseHead
 from streamtool.exchange.plan import Plan
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 
+VERDICT_HEADER: Final = b"x-streamtool-verdict"
 _DROPPED: Final = frozenset(
     (
         b"content-length",
@@ -28,6 +30,7 @@ _DROPPED: Final = frozenset(
         b"x-streamtool-attempts",
         b"x-streamtool-unmet",
         b"x-streamtool-truncated",
+        VERDICT_HEADER,
     )
 )
 _RETRY_HINTS: Final = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
@@ -47,6 +50,8 @@ class ResponseHeaders:
     """The cause of the last attempt's failure, if its reply is delivered anyway."""
     prompt_cut: PromptCut | None = field(default=None, init=False)
     """How much of the prompt the upstream read, if it cut the prompt."""
+    notes: Callable[[], Headers] = field(default=lambda: (), init=False)
+    """Returns further headers for a reply that is sent in one piece."""
 
     def take(self, headers: Headers) -> None:
         """Adopt the upstream's headers, whose names are in lower case. They replace the headers of the previous
@@ -63,12 +68,13 @@ class ResponseHeaders:
 
     def complete(self, body: bytes) -> ResponseHead:
         """Return the head of a reply that is sent in one piece."""
-        return ResponseHead(200, (*self._upstream, *self._body_headers(body), *self._own_headers()))
+        return ResponseHead(200, (*self._upstream, *self._body_headers(body), *self._own_headers(), *self.notes()))
 
     def failure(self, error: StreamtoolError, body: bytes) -> ResponseHead:
         """Return the head of an error response."""
         hints = tuple(pair for pair in self._upstream if pair[0] in _RETRY_HINTS)
-        return ResponseHead(error.status, (*hints, *error.headers, *self._body_headers(body), *self._own_headers()))
+        own = (*self._own_headers(), *self.notes())
+        return ResponseHead(error.status, (*hints, *error.headers, *self._body_headers(body), *own))
 
     def _body_headers(self, body: bytes) -> Headers:
         return (*self._protocol.COMPLETE_HEADERS, (b"content-length", str(len(body)).encode()))

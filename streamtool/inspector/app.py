@@ -43,6 +43,7 @@ from streamtool.core.json_value import Json
 from streamtool.inspector import views
 from streamtool.inspector.playground import play
 from streamtool.inspector.views import Exchanges
+from streamtool.observe.logs import log_refused
 from streamtool.protocols.shared.wire import decode_tolerant, encode
 from streamtool.server.origins import Origins
 from streamtool.settings import Settings, is_loopback
@@ -142,6 +143,7 @@ class Inspector:
         except ClientLeft:
             return
         except StreamtoolError as error:
+            log_refused(scope["method"], route_path(scope), error)
             body = encode({"error": error.message})
             await _send(send, body, "application/json", status=error.status, extra=error.headers)
 

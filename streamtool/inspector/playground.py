@@ -7,6 +7,7 @@ import statemachine
 from streamtool.core.errors import RequestError
 from streamtool.core.json_value import Json
 from streamtool.inspector.timeline import ReplyTimeline
+from streamtool.observe.verdicts import verdict_of_text
 
 PACE: Final = 0.04
 """Seconds between pieces: the pace of a model that emits 25 pieces per second."""
@@ -17,7 +18,7 @@ MAX_PIECES: Final = 50_000
 
 
 def play(asked: Json) -> Json:
-    """Parse `text` in pieces of `cut` characters (0: in one piece) and return the timeline.
+    """Parse `text` in pieces of `cut` characters (0: in one piece) and return the timeline and the verdict.
 
     `tools` is a list of tools in a client's format, an object that maps names to schemas, or null to accept any name.
     `formats` is a list of names, or null for the default formats. Raises RequestError.
@@ -35,7 +36,9 @@ def play(asked: Json) -> Json:
         timeline.feed(seconds, piece)
         seconds = round(seconds + PACE, 6)
     timeline.close(seconds, asked.get("reason"))
-    return {"replies": [timeline.as_json()]}
+    offered, formats = statemachine.tools_of(asked.get("tools")), asked.get("formats") or None
+    found = verdict_of_text(text, timeline.events, offered, formats)
+    return {"replies": [timeline.as_json()], "verdict": found.as_json()}
 
 
 def parser_of(asked: Mapping[str, Json]) -> statemachine.Parser:

@@ -42,7 +42,8 @@ class ReplyTimeline:
         self._parser = parser
         self._text: list[str] = []
         self._steps: list[list[Json]] = []
-        self._events: list[statemachine.Event] = []
+        self.events: list[statemachine.Event] = []
+        """All events of the parser."""
         self._released: list[int] = []
         """For each step, the end of the text that had been released by then."""
         self.sent: list[list[Json]] = []
@@ -73,7 +74,7 @@ class ReplyTimeline:
         self._add([seconds, end, end, "closed", 0, "", self.waits], events, found)
 
     def _add(self, step: list[Json], events: Sequence[Json] | None, found: Sequence[statemachine.Event]) -> None:
-        self._events += found
+        self.events += found
         self._steps.append([*step, [event_as_json(event) for event in found] if events is None else list(events)])
         self._released.append(max(step[2] - step[4], self._released[-1] if self._released else 0))
         if events is None and found:
@@ -164,10 +165,10 @@ class ReplyTimeline:
         """Return, for each visible kind, a lookup of the step in which each character was sent. Kinds whose text was
         changed before it was sent are omitted.
         """
-        texts = self._text if self._parser is None else _texts(self._events, statemachine.TextDelta)
+        texts = self._text if self._parser is None else _texts(self.events, statemachine.TextDelta)
         emitted = {
             "text": "".join(texts),
-            "reasoning": "".join(_texts(self._events, statemachine.ReasoningDelta)),
+            "reasoning": "".join(_texts(self.events, statemachine.ReasoningDelta)),
         }
         found = {}
         for kind, name in VISIBLE.items():

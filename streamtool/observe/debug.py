@@ -16,7 +16,7 @@ import statemachine
 from streamtool.core.conversation import Conversation, MediaPart, Message, TextPart
 from streamtool.core.reply import ReplyEvent
 from streamtool.exchange import FedText, ObservedParser, ParserOptions, UpstreamRequest
-from streamtool.observe.logs import printable
+from streamtool.observe.printable import printable
 
 _log = logging.getLogger("streamtool.debug")
 SHOWN = 60

@@ -8,7 +8,6 @@ fault in arguments) are omitted. Names that clients or models chose are truncate
 """
 
 import logging
-import re
 import sys
 import time
 from collections.abc import Iterable
@@ -16,7 +15,9 @@ from typing import Any, Final
 
 from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.core.json_value import Json, json_line
-from streamtool.exchange import Record
+from streamtool.exchange import NearCall, Record
+from streamtool.observe.printable import code_word, loggable_message, printable
+from streamtool.observe.verdicts import verdict, verdict_of_error
 from streamtool.policy import FAILURES, TOOL_SEARCH
 from streamtool.settings import Settings
 
@@ -26,27 +27,9 @@ KEY: Final = "streamtool"
 """The attribute of a log record that contains the facts."""
 _log = logging.getLogger(EXCHANGES)
 
-_LENGTH = 100
 _MANY = 20
 _TOLD = 3
 """Maximum number of notes in the sentence; the facts contain all of them."""
-_WORD = re.compile(r"[a-z][a-z_]{0,39}")
-"""Matches a code that is a word; any other code might be part of a key."""
-
-
-def printable(text: str, limit: int = _LENGTH) -> str:
-    """Return the text as one line of at most `limit` printable characters."""
-    cut = text[: limit + 1]
-    if not cut.isprintable():
-        cut = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)
-    return cut if len(cut) <= limit else cut[: limit - 1] + "…"
-
-
-def loggable_message(error: StreamtoolError, *, contents: bool) -> str:
-    """Return an error's message, or just its code if the message may quote contents that the settings do not allow."""
-    if contents or not (error.quotes or isinstance(error, RequestError)):
-        return printable(error.message, 1000 if contents else 300)
-    return f"{error.status} {_word(error.code) or _word(error.kind) or 'error'}"
 
 
 def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
@@ -110,6 +93,8 @@ def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
         "prompt_cut": None if (cut := record.prompt_cut) is None else {"read": cut.read, "least": cut.least},
         "dropped": [printable(note) for note in record.dropped[:_MANY]],
         "warning": record.warning,
+        "near": _near(record.near, contents=contents),
+        "verdict": verdict(record, contents=contents).as_json(),
         "error": None if error is None else error_fields(error, contents=contents),
     }
 
@@ -119,15 +104,11 @@ def error_fields(error: StreamtoolError, *, contents: bool = False) -> dict[str,
     own = contents or not error.quotes
     return {
         "status": error.status,
-        "kind": _word(error.kind),
-        "code": _word(error.code),
+        "kind": code_word(error.kind),
+        "code": code_word(error.code),
         "param": printable(error.param) if own and error.param is not None else None,
         "message": loggable_message(error, contents=contents),
     }
-
-
-def _word(code: str | None) -> str | None:
-    return code if code is not None and _WORD.fullmatch(code) else None
 
 
 def _round(seconds: float | None) -> float | None:
@@ -144,6 +125,14 @@ def _attempts(record: Record, *, contents: bool) -> list[Json]:
         {"reason": why, "detail": detail if contents or why in ours else "", "seconds": round(seconds, 6)}
         for why, detail, seconds in told
     ]
+
+
+def _near(near: NearCall | None, *, contents: bool) -> Json:
+    """Return text that looks like a call as plain values. The text itself is omitted unless contents are allowed."""
+    if near is None:
+        return None
+    told: dict[str, Json] = {"cause": near.cause, "character": near.character, "format": near.format}
+    return {**told, "text": printable(near.text), "name": printable(near.name)} if contents else told
 
 
 def _sum_by_name(pairs: Iterable[tuple[str, int]]) -> Iterable[tuple[str, int]]:
@@ -204,37 +193,82 @@ def level_of(record: Record) -> int:
     return logging.WARNING if record.warning or worth != (None, None, None) else logging.INFO
 
 
+def logs_exchange(record: Record) -> bool:
+    """Return whether the record would be logged."""
+    return _log.isEnabledFor(level_of(record))
+
+
 def log_exchange(record: Record, *, contents: bool = False, trace: str | None = None) -> None:
     """Log the record. `trace` is the file that contains the recording of the exchange, if there is one."""
     grave = level_of(record)
     if _log.isEnabledFor(grave):
         known = {**fields(record, contents=contents), "trace": trace}
-        _log.log(grave, "%s", summarize(record, contents=contents), extra={KEY: known})
+        found = verdict(record, contents=contents)
+        told = found.text if found.ordinary else str(found)
+        _log.log(grave, "%s · %s", summarize(record, contents=contents), told, extra={KEY: known})
 
 
-def log_rejected(protocol: str, error: StreamtoolError, *, client: str = "", contents: bool = False) -> None:
-    """Log that a request from this client was rejected before it became an exchange."""
+def log_rejected(
+    protocol: str, error: StreamtoolError, *, client: str = "", path: str = "", contents: bool = False
+) -> None:
+    """Log that a request from this client was rejected before it became an exchange.
+
+    The reason is logged if contents are allowed, or if the error is not about them: then its status is not 400.
+    """
+    found = verdict_of_error(error, contents=contents)
     known = {
         "outcome": "refused",
         "client": printable(client),
         "protocol": protocol,
+        "path": printable(path),
+        "verdict": found.as_json(),
         "error": error_fields(error, contents=contents),
     }
+    invalid = error.status == RequestError.status
     place = f" at {printable(error.param)}" if error.param is not None else ""
-    said = f": {loggable_message(error, contents=True)}" if contents else ""
+    said = f": {loggable_message(error, contents=True)}" if contents or not (invalid or error.quotes) else ""
     whose = f" from {printable(client)}" if client else ""
+    where = f" to {printable(path)}" if path and not invalid else ""
+    step = f" · {found.step}" if found.step else ""
     _log.warning(
-        "a request (%s)%s was rejected with %s%s%s", protocol, whose, error.status, place, said, extra={KEY: known}
+        "a request (%s)%s%s was rejected with %s%s%s%s",
+        *(protocol, where, whose, error.status, place, said, step),
+        extra={KEY: known},
     )
 
 
+def log_refused(method: str, path: str, error: StreamtoolError) -> None:
+    """Log that a request was refused before it was read. The query of its path, which may contain a key, is unknown
+    here.
+    """
+    found = verdict_of_error(error, contents=True)
+    known = {
+        "outcome": "refused",
+        "client": "",
+        "method": printable(method),
+        "path": printable(path),
+        "verdict": found.as_json(),
+        "error": error_fields(error, contents=True),
+    }
+    told = (printable(method), printable(path), error.status, loggable_message(error, contents=True))
+    step = f" · {found.step}" if found.step else ""
+    _log.warning("%s %s was refused with %s: %s%s", *told, step, extra={KEY: known})
+
+
 class TextFormatter(logging.Formatter):
-    """A formatter for human-readable lines."""
+    """A formatter for human-readable lines: the time, the name of the logger's component and, for an exchange, the
+    status and the request id.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, which begins with the name of the logger's component."""
+        """Return the line."""
         name = "streamtool" if record.name.partition(".")[0] == "streamtool" else record.name
-        return f"{name}: {super().format(record)}"
+        known = getattr(record, KEY, None) or {}
+        about = ""
+        if "request_id" in known:
+            error = known["error"] or {}
+            about = f"{known['status'] or error.get('status', '-')} {known['request_id']} "
+        return f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} {name}: {about}{super().format(record)}"
 
 
 class JsonFormatter(logging.Formatter):

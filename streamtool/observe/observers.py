@@ -17,6 +17,7 @@ from streamtool.core.clients import ClientNames
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import ReplyEvent
 from streamtool.exchange import (
+    VERDICT_HEADER,
     Exchange,
     ExchangeListener,
     FedText,
@@ -26,6 +27,9 @@ from streamtool.exchange import (
     UpstreamRequest,
 )
 from streamtool.observe import debug, logs
+from streamtool.observe.printable import printable
+from streamtool.observe.verdicts import verdict
+from streamtool.protocols.interfaces import Headers
 from streamtool.settings import Settings
 from streamtool.store.outage import Operation
 
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 OnExchange = Callable[[Record], object]
 
 _log = logging.getLogger("streamtool")
+_HEADER = 1000
+"""Maximum number of characters of the header with the verdict."""
 
 
 class Observers:
@@ -47,6 +53,7 @@ class Observers:
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self.contents = settings.contents
+        self.verdict_header = settings.verdict_header
         self.debug = settings.debug
         self.clients = ClientNames(settings.client_keys)
         self.metrics = _metrics() if settings.metrics else None
@@ -60,10 +67,12 @@ class Observers:
         """Return a watch on an exchange that begins now. `headers` are the headers of its request."""
         return Watch(self, exchange, headers, on_exchange)
 
-    def rejected(self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    def rejected(
+        self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]] = (), *, path: str = ""
+    ) -> None:
         """Report a request that was rejected before it became an exchange. Its headers identify the client."""
         client = self.clients.of(headers)
-        logs.log_rejected(protocol, error, client=client, contents=self.contents)
+        logs.log_rejected(protocol, error, client=client, path=path, contents=self.contents)
         if self.metrics is not None:
             self.metrics.rejected(error, client)
 
@@ -141,6 +150,8 @@ class Watch:
             self._debug = debug.DebugListener(exchange.request_id, exchange.conversation, contents=observers.contents)
         if observers.ring is not None:
             self._inspected = observers.ring.begin(exchange, self._client)
+        if observers.verdict_header:
+            exchange.annotate(self._verdict_header)
         if self._recording or self._inspected or self._debug:
             traces = (self._recording, self._inspected, self._debug)
             told: list[ExchangeListener] = [trace for trace in traces if trace is not None]
@@ -175,6 +186,8 @@ class Watch:
             record = evolve(record, client=self._client)
         if error is not None and record.error is None:
             record = evolve(record, error=error)
+        if self._shows(record):
+            record = evolve(record, near=self._exchange.near_call())
         if self._recording is not None:
             self._recording.end(record)
         if self._inspected is not None:
@@ -192,6 +205,19 @@ class Watch:
             _call_safely(self._on_exchange, record)
         spent = (record.usage, record.usage.retried)
         return sum(usage.input + usage.output for usage in spent if usage is not None)
+
+    def _shows(self, record: Record) -> bool:
+        """Return whether a verdict on this record is shown that may name text that looks like a call."""
+        if record.calls or record.error is not None:
+            return False
+        shown = self._recording is not None or self._inspected is not None or self._on_exchange is not None
+        return shown or logs.logs_exchange(record)
+
+    def _verdict_header(self, record: Record) -> Headers:
+        """Return the header that contains the verdict."""
+        found = verdict(evolve(record, near=self._exchange.near_call()), contents=self._observers.contents)
+        shown = printable(str(found), _HEADER).replace("…", "...")
+        return ((VERDICT_HEADER, shown.encode("ascii", "backslashreplace")),)
 
 
 def as_error(raised: Exception) -> StreamtoolError:

@@ -13,7 +13,8 @@ from typing import Final
 
 from streamtool.core.errors import SettingsError
 from streamtool.exchange import Record
-from streamtool.observe.logs import fields, printable
+from streamtool.observe.logs import fields
+from streamtool.observe.printable import printable
 from streamtool.protocols.options import SPANS
 from streamtool.protocols.table import PROTOCOLS
 

@@ -39,6 +39,7 @@ LAST_LINE_FIELDS = (
     "upstream",
     "engine",
     "prompt_cut",
+    "verdict",
 )
 """Fields taken from the last line."""
 

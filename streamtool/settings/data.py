@@ -184,6 +184,8 @@ class Settings:
     """Log format of `streamtool serve`. `json`: only JSON lines are written."""
     log_to: Literal["stderr", "stdout"] = setting("stderr")
     """Output stream of the log."""
+    verdict_header: bool = setting(False)
+    """Add the response header `x-streamtool-verdict` to replies that are not streamed."""
     contents: bool = setting(False)
     """Allow prompts and replies to appear in the log and the inspector."""
     debug: bool = setting(False)

@@ -245,7 +245,7 @@ async def test_each_exchange_with_the_model_is_counted_and_the_run_is_logged_in_
         with caplog.at_level("INFO", "streamtool"):
             await told(proxy, client, body(client))
             await told(proxy, client, body(client))
-        assert [entry.getMessage().rpartition(" (")[0] for entry in caplog.records] == [
+        assert [entry.getMessage().partition(" · ")[0].rpartition(" (")[0] for entry in caplog.records] == [
             "helper → up: tools 3, calls 1 (tool_call)",
             "helper → up: tools 3, calls 0",
             "helper: an agent, turns 2, calls 1",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import typer
 from rich.cells import cell_len
 from support import dialects
 from support.forked import Forked
@@ -21,13 +22,15 @@ from support.sweeps import each
 
 from statemachine import FORMATS, OPT_IN, Call, parse, write
 from streamtool.cli import main
+from streamtool.cli.app import app
 from streamtool.cli.demo import TOOLS as DEMO_TOOLS
 from streamtool.cli.demo_board import Shadow
+from streamtool.cli.help import GROUPS
 from streamtool.cli.prompt import guess_protocol
 from streamtool.models.families import is_teachable
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COMMANDS = ("demo", "serve", "probe", "run", "sessions", "parse", "prompt", "formats", "recipe", "bench")
+COMMANDS = ("demo", "serve", "probe", "run", "sessions", "parse", "prompt", "formats", "recipe", "bench", "completion")
 TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}]
 REQUEST = {
     "model": "m",
@@ -87,6 +90,73 @@ def test_the_help_of_each_command_has_examples(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
     assert f"  streamtool {command}" in out.partition("Examples:")[2]
+    assert not [line for line in out.splitlines() if len(line) > 80]
+    assert not re.search(r"<str>|\[x[<>]=", out)
+
+
+def test_every_command_is_in_one_group_of_the_help(run):
+    _, out, _ = run("--help")
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(typer.main.get_command(app).commands)
+    assert [line.rstrip(":") for line in out.splitlines() if line.rstrip(":") in GROUPS] == list(GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["serve", "--workers", "0"], "--workers: expected a number that is at least 1, found '0'"),
+        (["serve", "--port=abc"], "--port: expected a whole number, found 'abc'"),
+        (["serve", "--port", "70000"], "--port: expected a number that is at most 65535, found '70000'"),
+        (["demo", "--delay", "x"], "--delay: expected a number, found 'x'"),
+    ],
+)
+def test_invalid_values_are_named_in_our_words(run, argv, sentence):
+    assert run(*argv) == (2, "", f"streamtool: {sentence}\n")
+
+
+@pytest.mark.parametrize("content", ["1 / 0", "raise SystemExit(3)", "import nothing_of_this_name", "x ="])
+def test_a_tool_whose_module_does_not_load_is_reported(run, tmp_path, monkeypatch, content):
+    (tmp_path / "unloadable.py").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "unloadable", raising=False)
+    code, _, err = run("run", "task", "--tool", "unloadable:f", "--yes")
+    assert code == 2
+    assert err.startswith("streamtool: --tool: cannot load unloadable:f: ")
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_stops_is_no_failure_even_with_colors(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    child = process("formats")
+    child.stdout.close()
+    _, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (0, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(run, shell, monkeypatch):
+    code, out, _ = run("completion", shell)
+    assert code == 0
+    assert "_STREAMTOOL_COMPLETE" in out
+    for name, value in {"COMP_WORDS": "streamtool se", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "streamtool se",
+                        "_TYPER_COMPLETE_FISH_ACTION": "get-args", "_STREAMTOOL_COMPLETE": f"complete_{shell}"}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    _, out, _ = run()
+    assert re.findall(r"\b(serve|sessions|demo)\b(?= |\t|\"|$)", out, re.MULTILINE)[:2] == ["serve", "sessions"]
+
+
+def test_another_shell_is_refused(run):
+    code, _, err = run("completion", "tcsh")
+    assert (code, err) == (2, "streamtool: SHELL: expected bash, zsh, fish, found 'tcsh'\n")
+
+
+def test_the_progress_of_a_probe_leaves_no_line(run, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    code, _, err = run("probe", "sample")
+    assert code == 0
+    assert "\n" not in err
+    assert "probing" in err
+    assert err.endswith("\r\x1b[K")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +165,7 @@ def test_the_help_of_each_command_has_examples(run, command):
 def test_wrong_usage_exits_with_2(run, argv):
     code, out, err = run(*argv)
     assert (code, out) == (2, "")
-    assert "Error" in err
+    assert err.startswith(("streamtool: --", "Usage: "))
 
 
 def test_the_version_is_printed(run):
@@ -106,7 +176,7 @@ def test_the_version_is_printed(run):
 
 def test_python_m_streamtool_runs_the_command():
     out, err = process("formats").communicate(timeout=20)
-    assert out.startswith("tool_call ")
+    assert out.startswith("apertus ")
     assert not err
 
 
@@ -158,6 +228,7 @@ def test_parse_without_json_prints_the_same_events(run):
         'arguments  "{\\"n\\": 1}"',
         "end        complete  repaired: trailing_comma",
         'text       " Done. Grüße 🌡"',
+        "verdict    One call in `tool_call`, repaired: trailing comma.",
     ]
 
 
@@ -423,9 +494,14 @@ def test_the_plugin_for_vllm_is_not_named_vllm(run):
 
 def test_formats_lists_all(run):
     _, out, _ = run("formats")
-    assert [line.split()[0] for line in out.splitlines()] == list(FORMATS)
-    assert {line.split()[0] for line in out.splitlines() if "(opt-in)" in line} == OPT_IN
-    assert "tool_call        <tool_call>  Hermes" in out
+    lines = out.splitlines()
+    assert sorted(line.split()[0] for line in lines) == sorted(FORMATS)
+    assert {line.split()[0] for line in lines if "  opt-in" in line} == OPT_IN
+    assert max(map(cell_len, lines)) <= 80
+    models = [FORMATS[line.split()[0]].models.casefold() for line in lines]
+    assert models == [*sorted(filter(None, models)), *(one for one in models if not one)]
+    (line,) = (line for line in lines if line.startswith("tool_call "))
+    assert line.index("<tool_call>") == lines[0].index("<|tools_prefix|>")
 
 
 @each("name", FORMATS)
@@ -719,7 +795,10 @@ def test_the_curl_command_printed_by_serve_works(server, stop, code, monkeypatch
     child.send_signal(stop)
     _, err = child.communicate()
     assert child.returncode == code
-    assert re.fullmatch(r"streamtool: sample: tools 1, calls 1 \(invoke\) \(\d+\.\d\d s\)\n", err)
+    assert re.fullmatch(
+        r"[\d-]{10} [\d:]{8} streamtool: 200 req_\w+ sample: tools 1, calls 1 \(invoke\) \(\d+\.\d\d s\) · One call in `invoke`\.\n",
+        err,
+    )
 
 
 def test_serve_reports_a_port_in_use(run):

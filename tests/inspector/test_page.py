@@ -208,6 +208,9 @@ def test_a_hostile_model_client_and_upstream_only_write_text(site):
     found.ask(HOSTILE, model=HOSTILE)
     page = found.show()
     assert HOSTILE in page.text_content(".written")
+    found.show(2)
+    assert "No call" in page.text_content(".verdict")
+    found.show(1)
     for tab in ("prompt", "bytes", "requests", "timeline"):
         page.click(f"#tab-{tab}")
         page.wait_for_selector(f"#tab-{tab}[aria-selected=true]")
@@ -216,6 +219,8 @@ def test_a_hostile_model_client_and_upstream_only_write_text(site):
     page.wait_for_function("() => document.querySelector('.note')?.textContent.includes('does not exist')")
     page.goto(f"{found.url}/inspect#/try")
     page.wait_for_selector(".written span")
+    page.fill("#try-text", f"<tool>{HOSTILE}")
+    page.wait_for_function("() => document.querySelector('.verdict').textContent.includes('onerror')")
     page.fill("#try-text", HOSTILE)
     page.fill("#try-tools", json.dumps([{"name": "x", "description": HOSTILE}]))
     page.wait_for_function("(text) => document.querySelector('.written').textContent === text", arg=HOSTILE)
@@ -393,6 +398,9 @@ def test_the_first_how_to_works(site):
     page.fill("#try-text", reply)
     page.wait_for_function("() => document.querySelector('main [role=status]').textContent.startsWith('0 calls')")
     assert page.text_content(".written") == reply
+    assert page.text_content(".verdict").startswith(
+        "No call. At character 41, `<tool>get_wether</tool>` looks like one"
+    )
     kinds = page.eval_on_selector_all(".written span", "(all) => [...new Set(all.map((one) => one.classList[0]))]")
     assert kinds == ["text"]
     waited = page.eval_on_selector_all(".written .waited", "(all) => all.map((one) => [one.textContent, one.title])")

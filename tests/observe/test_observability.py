@@ -28,7 +28,7 @@ from streamtool.observe.metrics import Metrics
 from streamtool.observe.observers import Observers
 from streamtool.observe.otel import OpenTelemetry
 from streamtool.proxy import Proxy
-from streamtool.settings import Settings, load
+from streamtool.settings import LimitSettings, Settings, load
 from streamtool.testing import Die, Hang, Script, ScriptedUpstream, status, stream_asgi
 from streamtool.transport import SyncToolTransport, ToolTransport
 
@@ -190,7 +190,10 @@ async def test_a_call_is_counted_and_measured(client, logged):
     await seen.ask(client, ASK)
     (record,) = logged()
     known = record.streamtool
-    assert re.fullmatch(r"m: tools 2, calls 1 \(tool_call\) \(\d\.\d\d s\)", record.getMessage())
+    summary, _, told = record.getMessage().partition(" · ")
+    assert re.fullmatch(r"m: tools 2, calls 1 \(tool_call\) \(\d\.\d\d s\)", summary)
+    assert told.startswith("One call in `tool_call`, though `invoke` was taught.")
+    assert known["verdict"]["kind"] == "called in another format"
     assert known["found"] == {"tool_call": 1}
     assert (known["tools"], known["calls"], known["outcome"], known["status"]) == (2, 1, "calls", 200)
     assert known["turn"] == "first decision"
@@ -306,7 +309,7 @@ ELSEWHERE = {
 async def test_every_field_of_the_record_is_logged(logged):
     await Seen(ScriptedUpstream(said("chat", CALL))).ask("chat", ASK)
     names = {ELSEWHERE.get(field.name, field.name) for field in attrs.fields(Record)}
-    assert {*names, "outcome", "trace"} == set(logged()[0].streamtool)
+    assert {*names, "outcome", "trace", "verdict"} == set(logged()[0].streamtool)
 
 
 # --- errors
@@ -369,7 +372,7 @@ async def test_names_from_outside_cannot_forge_a_log_line(logged):
         await reply.finished.wait()
     message = logged()[0].getMessage()
     assert message.startswith(r"m\nstreamtool: forged\x1b[0m xx")
-    assert len(message) < 200
+    assert len(message) < 400
 
 
 def test_plain_text_is_a_single_line_of_bounded_length():
@@ -427,6 +430,46 @@ def test_a_transport_that_cannot_connect_logs_the_error(tools, logged):
     assert "failed: the request failed: an exception was raised (" in record.getMessage()
 
 
+REFUSED: dict[int, tuple[str, str, list[tuple[bytes, bytes]], bytes]] = {
+    401: ("POST", "/v1/chat/completions", [], b"{}"),
+    403: ("POST", "/v1/chat/completions", [(b"origin", b"https://evil.example")], b"{}"),
+    404: ("POST", "/v1/nothing\nhere", [], b"{}"),
+    405: ("GET", "/v1/messages", [], b""),
+    413: ("POST", "/v1/chat/completions", [(b"content-length", b"999999999")], b"{}"),
+    415: ("POST", "/v1/chat/completions", [(b"content-type", b"text/plain")], b"{}"),
+    421: ("POST", "/v1/chat/completions", [(b"host", b"evil.example")], b"{}"),
+    429: ("POST", "/v1/chat/completions", [], b"{}"),
+}
+"""Status of a refused request → its method, path, headers and body."""
+
+
+@both
+@pytest.mark.parametrize("expected", REFUSED)
+async def test_a_refused_request_is_logged_with_its_path_and_the_reason(expected, caplog):
+    caplog.set_level(logging.INFO, logger="streamtool.exchange")
+    method, path, headers, body = REFUSED[expected]
+    limits = LimitSettings(body=1000, requests_per_minute=0 if expected != 429 else 1)
+    known = load(None, {}, {"client_keys": {"ann": "key-of-ann"}, "hosts": ["here.example"]})
+    proxy = Proxy(attrs.evolve(known, limits=limits), apps={})
+    base = {b"content-type": b"application/json", b"host": b"here.example", b"authorization": b"Bearer key-of-ann"}
+    if expected == 401:
+        del base[b"authorization"]
+    for _ in range(2 if expected == 429 else 1):
+        caplog.clear()
+        async with stream_asgi(
+            proxy, path, method=method, body=body, headers=[*{**base, **dict(headers)}.items()]
+        ) as reply:
+            await reply.body()
+    assert reply.status == expected
+    (record,) = (one for one in caplog.records if one.name == "streamtool.exchange")
+    message = record.getMessage()
+    assert f" with {expected}: " in message
+    assert printable(path) in message
+    assert "\n" not in message
+    assert record.streamtool["verdict"]["kind"] not in ("failed", "request invalid")
+    assert "key-of-ann" not in message
+
+
 # --- log formats
 
 
@@ -435,7 +478,8 @@ async def test_text_and_json_formatters(logged):
     seen = Seen(ScriptedUpstream(said("chat", CALL)))
     await seen.ask("chat", ASK)
     (record,) = logged()
-    assert TextFormatter().format(record).startswith("streamtool: m: tools 2, calls 1 (tool_call) (")
+    begin = rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d streamtool: 200 {record.streamtool['request_id']} m: tools 2, calls 1 "
+    assert re.match(begin, TextFormatter().format(record))
     line = json.loads(JsonFormatter().format(record))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
     assert (line["level"], line["logger"]) == ("INFO", "streamtool.exchange")
@@ -444,7 +488,7 @@ async def test_text_and_json_formatters(logged):
 
 def test_other_loggers_keep_their_names_and_tracebacks():
     record = logging.LogRecord("uvicorn.error", logging.WARNING, "x", 1, "out of %s", ("luck",), None)
-    assert TextFormatter().format(record) == "uvicorn.error: out of luck"
+    assert TextFormatter().format(record).endswith(" uvicorn.error: out of luck")
     record.exc_info = (ValueError, ValueError("x"), None)
     assert "ValueError: x" in json.loads(JsonFormatter().format(record))["exception"]
 

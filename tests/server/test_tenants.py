@@ -193,7 +193,7 @@ def test_log_record_metrics_and_spans_name_the_client_but_never_show_its_key(
     assert sorted(record.client for record in records) == ["alice", "bob"]
     assert sorted(span.attributes["streamtool.client"] for span in spans.get_finished_spans()) == ["alice", "bob"]
     logged = [record for record in caplog.records if record.name == "streamtool.exchange"]
-    assert sorted(record.streamtool["client"] for record in logged) == ["alice", "bob", "bob"]
+    assert sorted(record.streamtool["client"] for record in logged) == ["", "alice", "bob", "bob"]
     assert any(", client alice (" in record.getMessage() for record in logged)
     assert "a request (responses) from bob was rejected with 400 at input" in [one.getMessage() for one in logged]
     with httpx.Client(trust_env=False) as client:

@@ -28,34 +28,31 @@ from streamtool.agent import (
     TurnStart,
 )
 from streamtool.cli.columns import fit, replace_controls
+from streamtool.cli.console import PipeConsole
 from streamtool.cli.terminal.call_view import CallView
 from streamtool.cli.terminal.costs import Meter
 from streamtool.core.json_value import json_line
+from streamtool.exchange import Record
+from streamtool.observe.verdicts import verdict
 
 _SHOWN = 160
 """Maximum number of characters to show of a result or a rejection."""
-
-
-class _Console(Console):
-    """A console that lets the command handle closed output."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError. Without this method, rich would exit with a failure."""
-        raise BrokenPipeError
 
 
 class Live:
     """Displays runs for people."""
 
     def __init__(self, meter: Meter) -> None:
-        self._stdout = _Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._stderr = _Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._stdout = PipeConsole(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._stderr = PipeConsole(file=sys.stderr, highlight=False, soft_wrap=True)
         self._meter = meter
         self._open: Console | None = None
         """Console with an unfinished line."""
         self._thinks = False
         self._room = 0
         """Number of columns left for the arguments of the call that is being written."""
+        self._verdicts: list[str] = []
+        """Verdicts on replies that have ended, until they are shown."""
 
     @property
     def width(self) -> int:
@@ -64,6 +61,10 @@ class Live:
 
     def show(self, event: Event) -> None:
         """Print an event in readable form."""
+        if isinstance(event, TurnStart | Rejected | ToolCallResult | Final):
+            verdicts, self._verdicts = self._verdicts, []
+            for told in verdicts:
+                self.note(f"  {told}", "dim")
         match event:
             case OutputDelta(text=text):
                 if self._thinks:
@@ -97,6 +98,12 @@ class Live:
                 self.note(self._meter.of_run, "dim")
             case TurnStart():
                 self._line()
+
+    def judge(self, record: Record) -> None:
+        """Show the verdict on an exchange after its events, unless it went as usual or its error is shown anyway."""
+        found = verdict(record, contents=True)
+        if record.error is None and not found.ordinary:
+            self._verdicts.append(str(found))
 
     def call(self, call: ToolCallEnd, *, whole: bool = False) -> None:
         """Print the arguments of a call and its diff. If `whole` is true, nothing is shortened."""
@@ -155,6 +162,13 @@ class JsonLines:
             **_fields(event),
         }
         print(json_line(fields), flush=True)
+
+    def judge(self, record: Record) -> None:
+        """Print the verdict on an exchange, unless it went as usual."""
+        found = verdict(record, contents=True)
+        if not found.ordinary:
+            fields = {"type": "verdict", "at": round(time.monotonic() - self._began, 3)}
+            print(json_line({**fields, **found.as_json()}), flush=True)
 
 
 def _fields(event: Event) -> dict[str, Any]:

@@ -16,6 +16,9 @@ export function show(place, ...children) {
   place.replaceChildren(...children.flat().filter(Boolean));
 }
 
+// Returns the verdict on an exchange or a text: what happened, and the next step.
+export const verdict = (found) => (found ? [found.text, found.step && el("span", { class: "next-step" }, ` ${found.step}`)] : []);
+
 export const byId = (id) => document.getElementById(id);
 
 export function seconds(value) {

@@ -1,7 +1,7 @@
 // The page of one exchange: its facts, its replies as pictures, and the other tabs.
 
 import { formats, json, text } from "./api.js";
-import { copy, el, plural, seconds, show } from "./dom.js";
+import { copy, el, plural, seconds, show, verdict } from "./dom.js";
 import { bytesView, promptView, requestsView } from "./details.js";
 import { Picture } from "./picture.js";
 
@@ -17,6 +17,7 @@ export class ExchangePage {
     this.left = false;
     this.loading = false;
     this.since = null;
+    this.verdict = el("p", { class: "verdict", "aria-live": "polite" });
     this.facts = el("div", { class: "facts-of" });
     this.note = el("p", { class: "note", role: "status" });
     this.done = el("p", { class: "done", role: "status" });
@@ -30,6 +31,7 @@ export class ExchangePage {
       el("article", { class: "exchange" },
         el("p", { class: "back" }, el("a", { href: "#/" }, "← all exchanges")),
         el("h2", {}, `Exchange ${id}`),
+        this.verdict,
         this.facts,
         el("div", { class: "acts" },
           act("Copy as test case", async () => this.copied(await text(`exchanges/${id}/case?parser=${this.parser}`), "the test case")),
@@ -83,6 +85,7 @@ export class ExchangePage {
 
   fill() {
     const one = this.told.summary;
+    show(this.verdict, verdict(one.verdict));
     const rows = [
       ["Outcome", one.outcome + (one.unmet ? `: ${one.unmet}` : "")],
       ["Model", one.upstream_model && one.upstream_model !== one.model ? `${one.model} → ${one.upstream_model}` : one.model],

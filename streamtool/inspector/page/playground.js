@@ -1,7 +1,7 @@
 // Playground: parses text entered by the user.
 
 import { formats, json, post } from "./api.js";
-import { el, plural, show } from "./dom.js";
+import { el, plural, show, verdict } from "./dom.js";
 import { Picture } from "./picture.js";
 
 const TEXT = `Let me look that up.
@@ -19,6 +19,7 @@ export class Playground {
     this.cut = el("input", { id: "try-cut", type: "number", min: 0, max: 10000, value: 4 });
     this.error = el("p", { class: "why", role: "alert" });
     this.result = el("div", {});
+    this.verdict = el("p", { class: "verdict", "aria-live": "polite" });
     this.sums = el("p", { role: "status" });
     const form = el("form", { class: "playground", on: { input: () => this.soon(), submit: (event) => { event.preventDefault(); this.run(); } } },
       el("label", { for: "try-text" }, "Model text"), this.text,
@@ -28,7 +29,7 @@ export class Playground {
         el("div", {}, el("label", { for: "try-cut" }, "Characters per delta (0: all in one)"), this.cut)));
     show(place, el("article", {}, el("p", { class: "back" }, el("a", { href: "#/" }, "← all exchanges")), el("h2", {}, "Playground"),
       el("p", {}, "The parser reads this text as if it arrived at 25 deltas per second. The text is sent only to this server."),
-      form, this.error, this.sums, this.result));
+      form, this.error, this.verdict, this.sums, this.result));
     this.begin();
   }
 
@@ -60,6 +61,7 @@ export class Playground {
       });
       if (number !== this.number) return;
       this.error.textContent = "";
+      show(this.verdict, verdict(told.verdict));
       this.fill(told.replies[0]);
     } catch (error) {
       this.error.textContent = error instanceof SyntaxError ? `The tools are not valid JSON: ${error.message}` : error.message;
