@@ -89,8 +89,7 @@ def test_a_recipe_consists_of_numbered_steps(run):
         "# 4. Codex, in a third terminal",
     ]
     assert "ollama pull qwen3:8b\n" in out
-    assert "STREAMTOOL_CONTEXT=32768 streamtool serve" in out
-    assert " --protocol ollama --model qwen3:8b\n" in out
+    assert " --protocol ollama --model qwen3:8b --context 32768\n" in out
     assert 'model = "qwen3:8b"\n' in out
     assert "model_context_window = 32768\n" in out
 
