@@ -285,7 +285,7 @@ def test_keys_sizes_and_connections_are_checked(server: str, start: Callable[...
     served.says(says("Here."))
     with served.client.responses.connect() as connection:
         assert ask(connection)[-1].response.output_text == "Here."
-    wait_for(lambda: [record["client"] for record in served.process.records] == ["ann"], "the record reports it")
+    wait_for(lambda: [record["client"] for record in served.process.records] == ["", "ann"], "the log reports both")
     with connect(served.address, additional_headers=key, proxy=None) as connection:
         with pytest.raises(websockets.exceptions.ConnectionClosedError) as closed:
             connection.send("x" * 2000)
