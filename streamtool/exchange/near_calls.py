@@ -15,8 +15,8 @@ from statemachine import FORMATS, OPT_IN, CallStart, Parser
 from statemachine.formats.format import openers_of
 from streamtool.exchange.interfaces import NearCall, NearCallCause
 
-EXAMINED: Final = 64 * 1024
-"""Maximum number of characters to examine."""
+EXAMINED: Final = 16 * 1024
+"""Maximum number of characters to examine: each restriction costs a parse, while other streams wait."""
 EXCERPT: Final = 80
 """Maximum number of characters of an excerpt."""
 _SHORTEST_OPENER: Final = 5
