@@ -79,6 +79,8 @@ class Engine:
     """How the server treats an assistant message at the end of the prompt."""
     roles: Literal["template", "any"] = "template"
     """`template`: the model's chat template decides which order of roles is accepted."""
+    single_tokens: bool = False
+    """Whether each delta contains one token, unless the server guesses several tokens ahead."""
     special_tokens: bool = False
     """Whether the text of a reply contains the special tokens that the model writes."""
     ignores: tuple[str, ...] = ()
@@ -160,6 +162,7 @@ ENGINES: Final = (
         counter=Counter("/tokenize", "content"),
         free="grammar",
         prefill="continued",
+        single_tokens=True,
         ignores=("structured_outputs", "output_config.format"),
         fix="start llama.cpp with a larger --ctx-size",
     ),
@@ -172,6 +175,7 @@ ENGINES: Final = (
         counter=Counter("/tokenize", "prompt"),
         free="structural_tag",
         prefill="continued",
+        single_tokens=True,
         fix="start vLLM with a larger --max-model-len",
     ),
     # docs/api.md and docs/context-length.mdx of Ollama: `context_length` of loaded models, the window depends on the
@@ -186,6 +190,7 @@ ENGINES: Final = (
         windows=(WindowSource("/api/ps", "models.*.context_length", "name"),),
         grows=True,
         prefill="continued",
+        single_tokens=True,
         ignores=("num_ctx in /v1",),
         truncates=True,
         uncached=r"0\.(1|30)\..*",
