@@ -1,4 +1,4 @@
-r"""The grammar of what may follow a text, for a reply that another attempt continues.
+r"""The grammar of the text that may follow a given text, for a reply that another attempt continues.
 
     root ::= "[" number "]"      after the text  [1      ⇒  root ::= [0-9]{0,15} ( "." … )? … "]"
 
@@ -39,7 +39,7 @@ _CONTROLS: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 @frozen(eq=False)
-class _Text:
+class _Literal:
     """Literal text."""
 
     text: str
@@ -76,7 +76,7 @@ class _Repetition:
     most: int
 
 
-_Element = _Text | _Set | _Name | _Group | _Repetition
+_Element = _Literal | _Set | _Name | _Group | _Repetition
 _Stack = tuple[_Element, "_Stack"] | tuple[()]
 """The elements that remain: the first one, and the stack of the others."""
 
@@ -86,8 +86,8 @@ class NoContinuationError(Exception):
 
 
 def rest_grammar(grammar: str, text: str, again: str = "") -> str | None:
-    """Return the grammar of what may follow `text`, or None if the grammar does not allow the text or if a bound is
-    exceeded.
+    """Return the grammar of the text that may follow `text`, or None if the grammar does not allow the text or if a
+    bound is exceeded.
 
     `again` is text that the model has to write once more before that: the grammar begins with it.
     """
@@ -128,7 +128,7 @@ def _ways(tokens: Iterator[tuple[str, str]]) -> Iterator[tuple[_Element, ...]]:
     for kind, text in tokens:
         match kind:
             case "string":
-                way.append(_Text(_unescaped(text[1:-1])))
+                way.append(_Literal(_unescaped(text[1:-1])))
             case "set":
                 way.append(_Set(text, re.compile(text, re.DOTALL)))
             case "name":
@@ -163,7 +163,7 @@ class _Matcher:
         self._left = _MAX_STEPS
         self._stacks: dict[tuple[int, int], _Stack] = {}
         """The stacks, by the identities of their two parts."""
-        self._tails: dict[int, _Text] = {}
+        self._tails: dict[int, _Literal] = {}
         self._repetitions: dict[tuple[int, int, int], _Repetition] = {}
         self._sets: dict[frozenset[int], tuple[_Stack, ...]] = {}
         """The sets of stacks, by the identities of the stacks."""
@@ -171,7 +171,7 @@ class _Matcher:
         """For each set, the set that follows a character."""
 
     def advance(self, text: str) -> tuple[_Stack, ...]:
-        """Return the stacks that remain after this text. Raises NoContinuationError if there are none."""
+        """Return the stacks that remain after this text. Raises NoContinuationError if it is not allowed."""
         current = self._expanded([self._pushed(_Name("root"), ())])
         known = self._next.setdefault(id(current), {})
         for char in text:
@@ -192,7 +192,7 @@ class _Matcher:
             if isinstance(first, _Set):
                 if first.matches.match(char):
                     after.append(rest)
-            elif isinstance(first, _Text) and first.text[0] == char:
+            elif isinstance(first, _Literal) and first.text[0] == char:
                 after.append(rest if len(first.text) == 1 else self._pushed(self._tail(first), rest))
         if not after:
             raise NoContinuationError
@@ -229,7 +229,7 @@ class _Matcher:
                     if most:
                         more = rest if most == 1 else self._pushed(self._fewer(first), rest)
                         stacks.append(self._pushed(element, more))
-                case _Text(""):
+                case _Literal(""):
                     stacks.append(rest)
                 case _:
                     found[id(stack)] = stack
@@ -243,11 +243,11 @@ class _Matcher:
             found = self._stacks[key] = (element, rest)
         return found
 
-    def _tail(self, element: _Text) -> _Text:
+    def _tail(self, element: _Literal) -> _Literal:
         """Return the text without its first character."""
         found = self._tails.get(id(element))
         if found is None:
-            found = self._tails[id(element)] = _Text(element.text[1:])
+            found = self._tails[id(element)] = _Literal(element.text[1:])
         return found
 
     def _fewer(self, one: _Repetition) -> _Repetition:
@@ -276,7 +276,7 @@ def _sequence(stack: _Stack) -> str:
 
 def _written(element: _Element) -> str:
     match element:
-        case _Text(text):
+        case _Literal(text):
             return literal(text)
         case _Set(source, _):
             return source

@@ -1,4 +1,4 @@
-"""The grammar of what may follow a text: exactly the rests of the sentences of the whole grammar."""
+"""The grammar of the text that may follow another: exactly the rests of the sentences of the whole grammar."""
 
 import json
 import random

@@ -2,9 +2,9 @@
 
     PYTHONPATH=.:tests python tests/real_models/resumption.py [--places N] [--restarted]
 
-For each kind of reply, the connection breaks at N random tokens. Printed are the number of continued replies that equal
-the undisturbed one, and the number of the others whose calls are valid. For replies without a constraint, the last
-column is what the server itself can do: the same prompt and the text so far, sent to it directly.
+For each kind of reply, the connection breaks at N random tokens. The table shows how many continued replies equal
+the undisturbed one, and how many of the others have valid calls. For replies without a constraint, the last column
+counts the equal replies of the server itself, to the same prompt and the text so far.
 
 Unless `--restarted` is given, the server still has the text so far in its cache. A server without it computes the text
 in one batch, whose rounding differs from that of single tokens.
@@ -71,7 +71,7 @@ KINDS = [
 
 @define
 class Figures:
-    """What has been counted for one kind of reply."""
+    """The counts for one kind of reply."""
 
     places: int = 0
     equal: int = 0

@@ -51,6 +51,7 @@ class Stream:
                 self.data += piece
 
 
+@pytest.mark.usefixtures("asking")
 def test_no_stream_ends_with_an_error(capsys):
     file, context = str(smollm2()), str(SLOTS * 2048)
     with (
