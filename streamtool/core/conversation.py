@@ -175,6 +175,8 @@ class Forcing:
     """
     follows: str = ""
     """The text that a reply must begin with to count as a continuation of the prefill; if empty, any reply does."""
+    grammar: str = ""
+    """The grammar, in GBNF, of the text that follows a prefill; if empty, any text may follow."""
 
 
 @frozen

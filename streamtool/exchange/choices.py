@@ -103,7 +103,7 @@ class Choices:
     @property
     def written(self) -> int:
         """Number of characters that the upstream has written."""
-        return sum(choice.tally.written for choice in self.filters.values())
+        return sum(choice.characters for choice in self.filters.values())
 
     def break_off(self, out: list[ReplyEvent], *, begun: bool) -> None:
         """End all choices early. Text that was held back for a forced call is flushed only if the reply has begun."""

@@ -50,7 +50,6 @@ from streamtool.exchange.choices import Choices
 from streamtool.exchange.error_response import attribute, is_misdirected
 from streamtool.exchange.interfaces import (
     NO_SERVICES,
-    Interruption,
     NearCall,
     Record,
     ResponseHead,
@@ -65,7 +64,7 @@ from streamtool.exchange.received import receive
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
-from streamtool.exchange.resumption import CONTRADICTED, Resumption, continues, may_be_continued, split_at_seam
+from streamtool.exchange.resumption import CONTRADICTED, Resumptions, continues, may_be_continued
 from streamtool.exchange.tool_sets import MANY, warn_of_many_tools
 from streamtool.exchange.truncation import prompt_cut
 from streamtool.exchange.upstream_response import UpstreamResponse, lower_names, too_large
@@ -75,7 +74,6 @@ from streamtool.policy import TOOL_SEARCH, Effect, Finding
 from streamtool.prompting import Selection, ToolSearch, selects_tools
 from streamtool.prompting.one_object import is_one_object
 from streamtool.prompting.selection import MAX_SEARCHES
-from streamtool.prompting.window import BYTES_PER_TOKEN
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.refusals import Phrases
 from streamtool.settings import Settings
@@ -85,18 +83,13 @@ class Exchange:
     """A client's request and its reply. The constructor raises RequestError if the request cannot be served."""
 
     __slots__ = (
-        "_additions",
-        "_before",
         "_choices",
-        "_cut_short",
         "_decoded",
         "_known",
-        "_most",
         "_record",
         "_rejected",
         "_response",
-        "_resumption",
-        "_resumptions",
+        "_resuming",
         "_searches",
         "_settings",
         "_tokenizers",
@@ -151,22 +144,11 @@ class Exchange:
             clock=clock,
         )
         self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, tuple(rules.callable))
-        self._additions: tuple[str | None, str | None] | None = None
-        """The correction and the text so far in the last request that does not continue a reply; None before it."""
         self._decoded = 0
         """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
         """The failure that causes another attempt after this one, or None."""
-        self._resumption: Resumption | None = None
-        """The reply that this attempt or the next one continues, until it has been continued; or None."""
-        self._resumptions = 0
-        """Number of attempts so far that were meant to continue a reply."""
-        self._cut_short: ReplyFinish | None = None
-        """The end of the upstream's reply because of the upstream's own limit, until the end has been handled."""
-        self._most: int | None = None
-        """The maximum number of tokens that the last request asked for."""
-        self._before = 0
-        """Number of bytes of the text that the current attempt continues."""
+        self._resuming = Resumptions()
         self._searches: tuple[ToolSearch, ...] = ()
         """The model's searches for tools."""
         self.ready: UpstreamRequest | StreamtoolError | None = None
@@ -234,7 +216,7 @@ class Exchange:
             correction = rejected.correction(self.conversation, self._corrected_attempts, native=self.plan.native)
             continued = first.written if first.state.visible else None
         number, received = self._response.headers.attempts + 1, self.received
-        if self._resumption is None:
+        if self._resuming.pending is None:
             self._follow(with_forcing(self.plan, received, self._known))
         if self.plan.emulates and (len(self.conversation.tools) > MANY or self.plan.model.context is not None):
             warning = warn_of_many_tools(self.conversation, self.plan.model, self._tokenizers)
@@ -247,13 +229,13 @@ class Exchange:
             correction=correction,
             continued=continued,
             searches=self._searches,
-            prompt=None if self._resumption is None else self._prompt(),
-            resumption=self._resumption,
+            prompt=None if self._resuming.pending is None else self._prompt(),
+            resumption=self._resuming.pending,
         )
         self._response.sent = len(made.body)
-        self._most = None if made.conversation is None else made.conversation.options.max_tokens
-        if self._resumption is None:
-            self._additions = correction, continued
+        if self._resuming.pending is None:
+            self._resuming.additions = correction, continued
+            self._resuming.limit = None if made.conversation is None else made.conversation.options.max_tokens
         dropped = () if made.conversation is None else made.conversation.dropped[len(self.conversation.dropped) :]
         if number == 1 and dropped:
             self._follow(evolve(self.plan, dropped=self.plan.dropped + dropped))
@@ -264,9 +246,9 @@ class Exchange:
 
         It is made again, because few replies need it: a stream may stay open for long, and should not keep it.
         """
-        if self._additions is None:
+        if self._resuming.additions is None:
             return None
-        correction, continued = self._additions
+        correction, continued = self._resuming.additions
         return attempt(
             self.received,
             self.plan,
@@ -306,7 +288,7 @@ class Exchange:
         self._response.headers.attempts += 1
         settings, alone = self._settings, self.conversation.options.n == 1
         # A retry repeats the whole request. With several choices, it would also repeat those that were accepted.
-        most = 1 if not alone else min(1 + settings.retries + self._resumptions, settings.limits.attempts)
+        most = 1 if not alone else min(1 + settings.retries + self._resuming.count, settings.limits.attempts)
         self._choices.may_retry = self._response.headers.attempts - len(self._searches) < most
         self._choices.may_search = len(self._searches) < MAX_SEARCHES
         if self._response.headers.attempts > 1:
@@ -314,15 +296,14 @@ class Exchange:
                 self.plan.upstream,
                 self.conversation.options.n,
                 tuple(self._choices.rules.callable),
-                self._resumption,
+                self._resuming.pending,
                 self._continued,
             )
-            if self._resumption is None:
+            if self._resuming.pending is None:
                 self._choices.restart()
-                self._before = 0
+                self._resuming.restart()
             else:
                 self._choices.resume()
-                self._before = self._choices[0].unfinished_size
         self._rejected = None
         self.retry = self.died = False
 
@@ -349,7 +330,7 @@ class Exchange:
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """Process the upstream's status and headers. Return data for the client: an error, or nothing."""
         named = lower_names(headers)
-        if self._resumption is None or self.head is None:
+        if self._resuming.pending is None or self.head is None:
             self._response.headers.take(named)
         if self.listener is not None:
             self.listener.answered(status)
@@ -403,7 +384,7 @@ class Exchange:
         # reply.
         error = self._upstream.error
         if error is not None:
-            if self._resumption is None and self._try_fallback(error.status, events):
+            if self._resuming.pending is None and self._try_fallback(error.status, events):
                 return b""
             failure = _error_in(events)
             self.misdirected = is_misdirected(failure, error.status)
@@ -428,7 +409,7 @@ class Exchange:
     @property
     def resumes(self) -> bool:
         """Whether the next attempt, or this one until it does so, continues the reply of an earlier one."""
-        return self._resumption is not None
+        return self._resuming.pending is not None
 
     @property
     def written(self) -> int:
@@ -507,8 +488,10 @@ class Exchange:
                         out.append(self._response.begin())
             case ReplyFinish():
                 choice = self._choices[event.choice]
-                if self._is_cut_short(choice, event):
-                    self._cut_short = event
+                if event.reason is Reason.LENGTH and self._resuming.is_cut_short(
+                    self.plan, self._upstream.reader.usage, choice
+                ):
+                    self._resuming.cut_short = event
                 elif not choice.finished:
                     self._finish_choice(choice, event, out)
             case UsageReport(usage=usage):
@@ -579,7 +562,7 @@ class Exchange:
         """End the upstream's reply: request another attempt, or end the client's reply."""
         if self._record.error is not None:
             return
-        cut_short, self._cut_short = self._cut_short, None
+        cut_short, self._resuming.cut_short = self._resuming.cut_short, None
         if cut_short is not None:
             if self._resume(cut_short):
                 return
@@ -596,7 +579,7 @@ class Exchange:
         # If usage has not arrived by now, the upstream may still be writing: the driver has to stop it.
         self.cut = self.cut or (self.lingers and self._record.reported_usage is None)
         self.lingers = False
-        if self._resumption is None:
+        if self._resuming.pending is None:
             self._record.count(self._upstream.reader.usage, sent=self._response.sent, written=self._choices.written)
         usage = self._record.usage
         cut = self._response.headers.prompt_cut = prompt_cut(self.plan, usage, self._prompt, sent=self._response.sent)
@@ -624,10 +607,10 @@ class Exchange:
             return
         if self._resume(error):
             return
-        if self._resumption is not None and isinstance(error, UpstreamError | RequestError):
+        if self._resuming.pending is not None and isinstance(error, UpstreamError | RequestError):
             # The reply could not be continued, so it ends in the way in which it would have ended before.
             self._count_lost()
-            cause = self._resumption.cause
+            cause = self._resuming.pending.cause
             if isinstance(cause, ReplyFinish):
                 self._finish_choice(self._choices[0], cause, out)
                 self._end(out)
@@ -642,55 +625,28 @@ class Exchange:
         self.done = self.cut = True
         out.append(ReplyFailure(error))
 
-    def _is_cut_short(self, choice: ChoiceFilter, event: ReplyFinish) -> bool:
-        """Return whether the upstream has ended the reply before the limit that the client has set. If it does not
-        report the number of tokens, the text must have fewer bytes than the limit allows tokens.
-        """
-        if event.reason is not Reason.LENGTH or self._most is None or not choice.unfinished:
-            return False
-        if self._resumptions >= self.plan.model.resume:
-            return False
-        return self._tokens_of_attempt(at_most=True) < self._most
-
-    def _tokens_of_attempt(self, *, at_most: bool = False) -> int:
-        """Return the number of tokens that this attempt has written: as reported, or an estimate. `at_most` means that
-        the estimate is too high rather than too low.
-        """
-        told, first = self._upstream.reader.usage, self._choices[0]
-        if told is not None and told.output:
-            return told.output
-        size = first.unfinished_size - self._before
-        return size if at_most else -(-size // BYTES_PER_TOKEN)
-
     def _resume(self, cause: StreamtoolError | ReplyFinish) -> bool:
         """Request an attempt that continues the reply, and return whether one may follow. `cause` is the way in which
         the reply ended.
         """
-        first, before = self._choices.filters.get(0), self._resumption
+        first = self._choices.filters.get(0)
         text = "" if first is None or self._rejected is not None else first.unfinished
         if (
             not text
             or first is None
-            or self._resumptions >= self.plan.model.resume
+            or self._resuming.count >= self.plan.model.resume
             or self._corrected_attempts >= self._settings.limits.attempts
             or not (isinstance(cause, ReplyFinish) or may_be_continued(cause))
             or (prompt := self._prompt()) is None
             or not continues(self.plan, self.conversation, prompt)
         ):
             return False
-        reported = self._upstream.reader.usage
-        if before is not None:
-            failures = before.failures + 1
+        told = self._upstream.reader.usage
+        if self._resuming.pending is not None:
             self._count_lost()
-            self._resumption = evolve(before, failures=failures, cut=split_at_seam(text, failures))
         else:
-            cut, most = split_at_seam(text), self._most
-            if most is not None:
-                again = -(-len(text[cut:].encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
-                most = max(1, most - self._tokens_of_attempt()) + again
-            self._record.count(reported, sent=self._response.sent, written=self._choices.written)
-            self._resumption = Resumption(cause, text, cut, most, self._interruption(cause, first))
-        self._resumptions += 1
+            self._record.count(told, sent=self._response.sent, written=self._choices.written)
+        self._resuming.request(cause, self.plan, told, first, self._record.seconds)
         self.retry = True
         self.died = not isinstance(cause, ReplyFinish) and cause.code != CONTRADICTED
         return True
@@ -700,19 +656,11 @@ class Exchange:
         if self._upstream.error is None:
             self._record.count_lost(self._upstream.reader.usage, sent=self._response.sent)
 
-    def _interruption(self, cause: StreamtoolError | ReplyFinish, first: ChoiceFilter) -> Interruption:
-        """Return what the record contains about the end of the upstream's reply."""
-        if isinstance(cause, ReplyFinish):
-            how = "upstream's own limit"
-        else:
-            how = "upstream reported an error" if cause.quotes else "upstream died"
-        return Interruption(how, len(first.written), first.place, self._record.seconds, self._tokens_of_attempt())
-
-    def _continued(self) -> None:
-        """Note that the model continues the reply."""
-        if self._resumption is not None:
-            self._record.resumed.append(self._resumption.interruption)
-            self._resumption = None
+    def _continued(self, again: int) -> None:
+        """Note that the model continues the reply after `again` deltas that repeat a part of it."""
+        continued = self._resuming.end(again)
+        if continued is not None:
+            self._record.resumed.append(continued.interruption)
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
         data = self._response.send(out, done=self.done, error=self._record.error) if out else b""

@@ -16,7 +16,7 @@ from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Tokenizers, UpstreamRequest
 from streamtool.exchange.plan import Known, Plan
 from streamtool.exchange.received import Received
-from streamtool.exchange.resumption import Resumption
+from streamtool.exchange.resumption import Resumption, grammar_after
 from streamtool.filters import continues_beginning
 from streamtool.prompting.window import CountTokens, limit_max_tokens, needed_window
 from streamtool.protocols.completions.request import open_turn
@@ -149,8 +149,8 @@ def attempt(
 
 
 def _continuing(asked: Conversation, plan: Plan, prompt: Conversation, resumption: Resumption) -> Conversation:
-    """Return the conversation for an attempt that continues the reply to this prompt. It has no constraint, because a
-    constraint would apply to the continuation as if the reply began there.
+    """Return the conversation for an attempt that continues the reply to this prompt. Its only constraint is a grammar
+    of the text that may follow: any other would apply to the continuation as if the reply began there.
     """
     text, messages, forced = resumption.text[: resumption.cut], prompt.messages, prompt.forcing
     if forced is not None and forced.way == "prefill":
@@ -166,8 +166,8 @@ def _continuing(asked: Conversation, plan: Plan, prompt: Conversation, resumptio
     return evolve(
         prompt,
         messages=messages,
-        forcing=Forcing("prefill", text) if text else None,
-        options=evolve(prompt.options, max_tokens=resumption.most),
+        forcing=Forcing("prefill", text, grammar=grammar_after(plan, asked, resumption)) if text else forced,
+        options=evolve(prompt.options, max_tokens=resumption.limit),
     )
 
 

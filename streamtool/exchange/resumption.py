@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from attrs import frozen
+from attrs import define, evolve, frozen
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError, UpstreamError
@@ -26,7 +26,10 @@ from streamtool.core.reply import (
 )
 from streamtool.exchange.interfaces import Interruption
 from streamtool.exchange.plan import Plan
-from streamtool.forcing import CLIENT_CONSTRAINTS
+from streamtool.filters import ChoiceFilter
+from streamtool.forcing import CLIENT_CONSTRAINTS, continuation_grammar, repeated_text_grammar
+from streamtool.prompting.window import BYTES_PER_TOKEN
+from streamtool.protocols.completions.templates import TEMPLATES
 from streamtool.protocols.interfaces import UpstreamReader
 
 CONTRADICTED: Final = "continuation_differs"
@@ -36,6 +39,8 @@ _FAILED: Final = 500
 """The lowest status of a server that has failed."""
 _TEMPORARY: Final = (408, 429)
 """Statuses below 500 of a server that may accept the same request later."""
+_BYTES_PER_DELTA: Final = 8
+"""If deltas are larger on average, they contain several tokens."""
 _TAIL: Final = 512
 """Number of characters at the end of the text in which the seam is searched."""
 _UNIT: Final = re.compile(
@@ -62,8 +67,10 @@ class Resumption:
     """The text that the model has written in this attempt and in those that it continues."""
     cut: int
     """Position in the text: the prompt contains the part before it, and the model writes the rest again."""
-    most: int | None
-    """Maximum number of tokens that may follow, or None if the client has not limited them."""
+    left: int | None
+    """Maximum number of tokens after the text, or None if the client has not limited them."""
+    limit: int | None
+    """Maximum number of tokens in the next attempt, which writes a part of the text again."""
     interruption: Interruption
     failures: int = 0
     """Number of attempts that have not continued the text."""
@@ -75,6 +82,116 @@ class Resumption:
         """
         rest = self.text[self.cut :]
         return tuple(dict.fromkeys((rest, *((rest.lstrip(), self.text) if self.cut and rest.strip() else ()))))
+
+
+@define(eq=False)
+class Resumptions:
+    """The attempts that continue one reply, and the number of tokens that they may use."""
+
+    pending: Resumption | None = None
+    """The reply that this attempt or the next one continues, until it has been continued; or None."""
+    count: int = 0
+    """Number of attempts so far that were meant to continue a reply."""
+    cut_short: ReplyFinish | None = None
+    """The end of the upstream's reply because of the upstream's own limit, until the end has been handled."""
+    additions: tuple[str | None, str | None] | None = None
+    """The correction and the text so far in the last request that does not continue a reply; None before it."""
+    limit: int | None = None
+    """Maximum number of tokens in that request."""
+    _before: int = 0
+    """Number of tokens in the text that the current attempt continues."""
+    _again: int = 0
+    """Number of deltas in which the current attempt has written a part of that text again."""
+
+    def restart(self) -> None:
+        """Prepare for an attempt that does not continue a reply."""
+        self._before = self._again = 0
+
+    def is_cut_short(self, plan: Plan, told: Usage | None, first: ChoiceFilter) -> bool:
+        """Return whether a reply that has reached a limit has fewer tokens than the client allows. `told` is the usage
+        that the upstream has reported for this attempt; without it, the text must have fewer bytes than the limit
+        allows tokens.
+        """
+        if self.limit is None or self.count >= plan.model.resume or not first.unfinished:
+            return False
+        return max(first.deltas, self._used(told, first.unfinished_size)) < self.limit
+
+    def request(
+        self, cause: StreamtoolError | ReplyFinish, plan: Plan, told: Usage | None, first: ChoiceFilter, seconds: float
+    ) -> None:
+        """Request an attempt that continues the unfinished reply of `first`, which ended with this cause."""
+        text = first.unfinished
+        if self.pending is not None:
+            failures = self.pending.failures + 1
+            cut = split_at_seam(text, failures)
+            self.pending = evolve(self.pending, failures=failures, cut=cut)
+        else:
+            used = self._used(told, _count_tokens(plan, first))
+            tokens = max(0, used - self._before)
+            interruption = Interruption(_cause(cause), len(first.written), first.place, seconds, tokens)
+            left = None if self.limit is None else max(0, self.limit - used)
+            self.pending = Resumption(cause, text, split_at_seam(text), left, None, interruption)
+            self._before, self._again = used, 0
+        if self.pending.left is not None:
+            again = len(text[self.pending.cut :].encode("utf-8", "surrogatepass"))
+            if not _sends_single_tokens(plan):
+                again = -(-again // BYTES_PER_TOKEN)
+            limit = min(self.limit or again, self.pending.left + again)
+            self.pending = evolve(self.pending, limit=max(1, limit))
+        self.count += 1
+
+    def end(self, again: int) -> Resumption | None:
+        """Note that the model continues the reply after `again` deltas of known text. Return what it has continued."""
+        continued, self.pending, self._again = self.pending, None, again
+        return continued
+
+    def _used(self, told: Usage | None, otherwise: int) -> int:
+        """Return the number of tokens so far: as reported for this attempt, or this number."""
+        return self._before + told.output - self._again if told is not None and told.output else otherwise
+
+
+def _cause(cause: StreamtoolError | ReplyFinish) -> str:
+    """Return what the record contains about the end of the upstream's reply."""
+    if isinstance(cause, ReplyFinish):
+        return "upstream's own limit"
+    return "upstream reported an error" if cause.quotes else "upstream died"
+
+
+def _sends_single_tokens(plan: Plan) -> bool:
+    found = plan.model.engine
+    return found is not None and found.engine.single_tokens
+
+
+def _count_tokens(plan: Plan, first: ChoiceFilter) -> int:
+    """Return the number of tokens in the unfinished text: the number of its deltas if the server sends a delta for each
+    token, and otherwise an estimate, which is not lower.
+
+    A server withholds text that may become a stop sequence, so such a token may be in the same delta as the next one.
+    """
+    deltas, size = first.deltas, first.unfinished_size
+    if _sends_single_tokens(plan) and size <= _BYTES_PER_DELTA * deltas:
+        if plan.upstream.NAME != "completions":
+            return deltas
+        text = first.unfinished
+        return deltas + sum(text.count(char) for char in {stop[0] for stop in TEMPLATES[plan.model.template].stop})
+    return max(deltas, -(-size // BYTES_PER_TOKEN))
+
+
+def grammar_after(plan: Plan, asked: Conversation, resumption: Resumption) -> str:
+    """Return a grammar for the attempt that continues a reply, or "" if it is free or the server takes no grammars.
+
+    The constraint of the first attempt continues to apply. If an attempt has not repeated the part that was cut off,
+    the grammar demands that part.
+    """
+    forced, found = plan.forcing.current, plan.model.engine
+    able = found is not None and found.engine.grammars
+    again = resumption.text[resumption.cut :]
+    made = None
+    if forced is not None and (able or forced.way == "grammar"):
+        made = continuation_grammar(forced, asked, plan.model.format, text=resumption.text, again=again)
+    if made is None and able and resumption.failures:
+        made = repeated_text_grammar(again)
+    return made or ""
 
 
 def continues(plan: Plan, asked: Conversation, prompt: Conversation) -> bool:
@@ -130,17 +247,24 @@ class ContinuationReader:
     """A reader for an attempt that continues a reply. It drops the text that the client has already received.
 
     `on_continued` is called when all of that text has been written again; from then on, the wrapped reader can be used
-    directly. If the reply differs from the text, it ends with a failure.
+    directly, unless there is a limit. If the reply differs from the text, it ends with a failure.
+
+    `left` limits the number of deltas after that text: one more delta ends the reply. None means no limit.
     """
 
-    __slots__ = ("_at", "_on_continued", "_readings", "reader", "tool_names")
+    __slots__ = ("_again", "_at", "_left", "_on_continued", "_readings", "reader", "tool_names")
 
-    def __init__(self, reader: UpstreamReader, readings: Iterable[str], on_continued: Callable[[], None]) -> None:
+    def __init__(
+        self, reader: UpstreamReader, readings: Iterable[str], on_continued: Callable[[int], None], left: int | None
+    ) -> None:
         self.reader = reader
         self.tool_names = reader.tool_names
         self._readings = list(readings)
         self._at = 0
         """Number of characters that have been compared."""
+        self._again = 0
+        """Number of deltas that have been compared."""
+        self._left = left
         self._on_continued = on_continued
 
     @property
@@ -159,7 +283,9 @@ class ContinuationReader:
     def _read(self, events: Iterable[ReplyEvent]) -> list[ReplyEvent]:
         out: list[ReplyEvent] = []
         for event in events:
-            if not self._readings or isinstance(event, ReplyStart | UsageReport | ReplyFailure):
+            if not self._readings:
+                self._limit(event, out)
+            elif isinstance(event, ReplyStart | UsageReport | ReplyFailure):
                 out.append(event)
             elif isinstance(event, ReplyTextDelta):
                 new = self._compare(event.text)
@@ -174,12 +300,22 @@ class ContinuationReader:
                 return [*out, ReplyFailure(contradiction_error())]
         return out
 
+    def _limit(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
+        """Emit an event after the known text, or the end of the reply if the limit has been reached."""
+        if self._left is not None and isinstance(event, ReplyTextDelta) and event.text:
+            if not self._left:
+                event = ReplyFinish(event.choice, Reason.LENGTH)
+            else:
+                self._left -= 1
+        out.append(event)
+
     def _end_comparison(self) -> None:
         self._readings.clear()
-        self._on_continued()
+        self._on_continued(self._again)
 
     def _compare(self, text: str) -> str | None:
         """Compare the next piece with the text. Return the part of the piece that is new, or None if it differs."""
+        self._again += bool(text)
         alive = []
         for known in self._readings:
             left = len(known) - self._at

@@ -22,7 +22,17 @@ _LONG: Final = 4 * 1024
 class UpstreamResponse:
     """The upstream's response to one attempt, which may continue the text of earlier ones."""
 
-    __slots__ = ("_inflate", "_on_continued", "_ordinary_reader", "_protocol", "direct", "error", "reader", "weight")
+    __slots__ = (
+        "_inflate",
+        "_limited",
+        "_on_continued",
+        "_ordinary_reader",
+        "_protocol",
+        "direct",
+        "error",
+        "reader",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -30,7 +40,7 @@ class UpstreamResponse:
         choices: int,
         tool_names: Collection[str],
         resumption: Resumption | None = None,
-        on_continued: Callable[[], None] | None = None,
+        on_continued: Callable[[int], None] | None = None,
     ) -> None:
         self._protocol = protocol
         self._inflate: Inflate | None = None
@@ -39,8 +49,11 @@ class UpstreamResponse:
         self._ordinary_reader = reader
         self.reader: UpstreamReader = CumulativeReader(reader, self._use_ordinary_reader)
         self._on_continued = on_continued
+        self._limited = False
+        """Whether the number of tokens in a continued reply is limited, and has to be counted."""
         if resumption is not None and resumption.text:
-            self.reader = ContinuationReader(self.reader, resumption.readings, self._continue)
+            self._limited = resumption.left is not None
+            self.reader = ContinuationReader(self.reader, resumption.readings, self._continue, resumption.left)
         self.error: ErrorResponse | None = None
         """The error response that the body describes, or None if the status is not an error."""
         self.direct = True
@@ -57,12 +70,12 @@ class UpstreamResponse:
         else:
             self.reader = self._ordinary_reader
 
-    def _continue(self) -> None:
-        """Stop comparing the text with that of earlier attempts."""
-        if isinstance(self.reader, ContinuationReader):
+    def _continue(self, again: int) -> None:
+        """Stop comparing the text with that of earlier attempts, which has been written again in this many deltas."""
+        if isinstance(self.reader, ContinuationReader) and not self._limited:
             self.reader = self.reader.reader
         if self._on_continued is not None:
-            self._on_continued()
+            self._on_continued(again)
 
     def begin(self, status: int, headers: Headers) -> None:
         """Process the status and the headers (names in lower case). Raises UpstreamError if the body cannot be

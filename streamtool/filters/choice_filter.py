@@ -77,8 +77,10 @@ class ChoiceFilter:
         "_text",
         "_unopened",
         "_written",
+        "characters",
         "choice",
         "continues_after_end",
+        "deltas",
         "finished",
         "state",
         "tally",
@@ -129,6 +131,10 @@ class ChoiceFilter:
         """Size in bytes of `_written` when this attempt began, until the separator before its text is decided."""
         self._direct = self._text.idle and not self._stray_closers.watching
         """Whether visible text is forwarded directly, as the original event."""
+        self.characters = 0
+        """Number of characters written by the upstream in all attempts, including call syntax."""
+        self.deltas = 0
+        """Number of text deltas in this attempt and in those that it continues."""
         self.finished = False
         self.continues_after_end = False
         """Whether the model has written anything after the end except whitespace and the closing markers of its last
@@ -196,6 +202,7 @@ class ChoiceFilter:
         self._delayed.clear()
         self._native_calls = self._separates = False
         self._begin = len(self._written or ())
+        self.deltas = 0
         self._keep_last_text()
         self._text.restart()
         self._separated_at = len(self._written or ()) if self.state.separator and not searched else None
@@ -212,7 +219,8 @@ class ChoiceFilter:
         """Process one event from the upstream."""
         if type(event) is ReplyTextDelta:
             text = event.text
-            self.tally.written += len(text)
+            self.characters += len(text)
+            self.deltas += 1
             if self._written is not None:
                 self._written += text.encode("utf-8", "surrogatepass")
             found = self._parser.feed(text)

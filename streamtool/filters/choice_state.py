@@ -87,8 +87,6 @@ class ChoiceState:
 class Tally:
     """The statistics of one choice over all of its attempts."""
 
-    written: int = 0
-    """Number of characters written by the upstream, including call syntax."""
     held: int = 0
     """Maximum number of characters that were buffered before they were known to be visible."""
     formats: dict[str, int] = field(factory=dict)

@@ -6,8 +6,15 @@ This package is independent of the formats. It obtains the text around a call's 
 """
 
 from streamtool.forcing.call_frames import CallFrame, frame
+from streamtool.forcing.continuation import repeated_text_grammar
 from streamtool.forcing.grammar import call_grammar
-from streamtool.forcing.methods import CLIENT_CONSTRAINTS, can_force, forcing_for, forcing_method_for
+from streamtool.forcing.methods import (
+    CLIENT_CONSTRAINTS,
+    can_force,
+    continuation_grammar,
+    forcing_for,
+    forcing_method_for,
+)
 from streamtool.forcing.rules import Rules, rules_for
 from streamtool.forcing.schemas import call_schema, call_structural_tag
 from streamtool.schemas.portable import arguments_schema, without_schema
@@ -21,9 +28,11 @@ __all__ = [
     "call_schema",
     "call_structural_tag",
     "can_force",
+    "continuation_grammar",
     "forcing_for",
     "forcing_method_for",
     "frame",
+    "repeated_text_grammar",
     "rules_for",
     "without_schema",
 ]

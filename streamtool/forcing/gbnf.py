@@ -225,6 +225,16 @@ class SchemaConverter:
         return f'"{{" {ws} ( {member} ( "," {ws} {member} )* )? {ws} "}}"'
 
 
+def schema_grammar(schema: Schema) -> str | None:
+    """Return the grammar of the values that a portable schema allows, or None if it is too large."""
+    rules = GbnfRules()
+    try:
+        rules.add(SchemaConverter(rules, schema).value(schema), "root")
+    except GrammarTooLargeError:
+        return None
+    return rules.text()
+
+
 def _count(schema: Schema, key: str) -> int | None:
     """Return a count from the schema, or None if it is missing or too large to be enforced."""
     value: int | None = schema.get(key)

@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 from streamtool.core.conversation import Conversation, Forcing, ForcingMethod, Tool
 from streamtool.forcing.call_frames import frame
+from streamtool.forcing.continuation import rest_grammar
+from streamtool.forcing.gbnf import schema_grammar
 from streamtool.forcing.grammar import call_grammar
 from streamtool.forcing.schemas import call_schema, call_structural_tag
 from streamtool.prompting.one_object import is_one_object
@@ -76,6 +78,38 @@ def forcing_for(
             lazy = PROTOCOLS[protocol].lazy_grammar
             made = call_grammar(tools, format, forced=forced, parallel=choice.parallel, lazy=lazy)
             return None if made is None else Forcing(method, made[0], made[1])
+
+
+def continuation_grammar(
+    forcing: Forcing, conversation: Conversation, format: str, *, text: str, again: str = ""
+) -> str | None:
+    """Return the grammar of a reply that continues `text` under this constraint, or None if the constraint cannot be
+    expressed in this way. The reply begins with `again`, the end of the text.
+    """
+    match forcing.way:
+        case "schema" | "guided":
+            whole = schema_grammar(forcing.value) if isinstance(forcing.value, dict) else None
+        case "grammar":
+            whole, begins = str(forcing.value), [at for word in forcing.triggers if (at := text.find(word)) >= 0]
+            if begins:
+                text = text[min(begins) :]
+            elif forcing.triggers:  # the constraint has not begun to apply
+                whole = _eager(whole, conversation, format)
+        case _:
+            return None
+    return None if whole is None else rest_grammar(whole, text, again)
+
+
+def _eager(grammar: str, conversation: Conversation, format: str) -> str | None:
+    """Return the grammar that applies from the start of the reply, and allows the same calls as this lazy grammar."""
+    for simple in (False, True):
+        lazy, eager = (
+            forcing_for(conversation, "grammar", format, protocol, simple=simple)
+            for protocol in ("completions", "chat")
+        )
+        if lazy is not None and eager is not None and lazy.value == grammar:
+            return str(eager.value)
+    return None
 
 
 def _prefill(tools: Sequence[Tool], format: str) -> Forcing:

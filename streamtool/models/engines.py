@@ -77,6 +77,10 @@ class Engine:
     """Protocol → the method over this protocol, where it differs from `forcing`."""
     prefill: Literal["continued", "ignored", "rejected"] = "ignored"
     """How the server treats an assistant message at the end of the prompt."""
+    grammars: bool = False
+    """Whether a request may contain a GBNF grammar."""
+    single_tokens: bool = False
+    """Whether each delta contains one token, unless the server guesses several tokens ahead."""
     special_tokens: Mapping[str, Json] = field(factory=dict)
     """Fields of a request that keep the special tokens in the text of its reply; empty if the server has none."""
     truncates: bool = False
@@ -161,6 +165,8 @@ ENGINES: Final = (
         counter=Counter("/tokenize", "content"),
         forcing_over={"completions": "grammar"},
         prefill="continued",
+        grammars=True,
+        single_tokens=True,
         fix="start llama.cpp with a larger --ctx-size",
     ),
     # vllm/entrypoints/openai: `owned_by: "vllm"`, `max_model_len`, `/version`, `/tokenize`, `skip_special_tokens`. Its
@@ -172,6 +178,7 @@ ENGINES: Final = (
         windows=(WindowSource(MODELS, "data.*.max_model_len", "id"),),
         counter=Counter("/tokenize", "prompt"),
         prefill="continued",
+        single_tokens=True,
         special_tokens=_KEEP_SPECIAL_TOKENS,
         fix="start vLLM with a larger --max-model-len",
     ),
@@ -187,6 +194,7 @@ ENGINES: Final = (
         windows=(WindowSource("/api/ps", "models.*.context_length", "name"),),
         grows=True,
         prefill="continued",
+        single_tokens=True,
         truncates=True,
         uncached=r"0\.(1|30)\..*",
         fix='set context, which Ollama gets as num_ctx if protocol is "ollama"',

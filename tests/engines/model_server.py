@@ -1,6 +1,6 @@
 """Run llama.cpp's server (from the package xllamacpp) with a model, as a program.
 
-    python tests/engines/model_server.py FILE
+    python tests/engines/model_server.py FILE [CONTEXT [SLOTS]]
 
 Prints the address, and exits at the end of its input.
 
@@ -29,4 +29,4 @@ def main(model: str, context: int = CONTEXT, slots: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from support.continuing import KINDS, Continuing, Fault, engine_of, settings_for
+from support.continuing import KINDS, TOKEN, Continuing, Fault, engine_of, settings_for
 from support.dialects import ALL_CLIENTS, Ask, Got, events, path, read, sse, write
 from support.protocol_validators import VALIDATORS
 from support.sweeps import alternating, each
 from support.validators import assert_valid
 
+from statemachine import Call
+from statemachine import write as write_calls
 from streamtool.exchange import Record
+from streamtool.forcing.continuation import rest_grammar
 from streamtool.middleware import ToolMiddleware
 from streamtool.testing import Hold, Script, ScriptedUpstream, stream_asgi
 
@@ -272,7 +275,35 @@ async def test_the_servers_own_limit(kind):
         assert seen(got) == await undisturbed("chat")
         assert str(record.resumed[0]).startswith(f"upstream's own limit at character {at} inside ")
         again = WHOLE[len(upstream.beginnings[1]) : at]
-        assert most(kind, upstream.requests[1].json) == 900 - 7 + -(-len(again.encode()) // 4)
+        size = len(again.encode())
+        room = -(-size // 4) if kind == "completions" else size
+        assert most(kind, upstream.requests[1].json) == min(900, 900 - 7 + room)
+
+
+class Limited(Continuing):
+    """An upstream that counts its tokens, and ends each reply at the limit of the request."""
+
+    def reply(self, request: Any) -> Any:
+        given = self.beginning(request.json)
+        rest = "".join(self.tokens(self.whole[len(given) :])[: request.json["max_tokens"]])
+        self.faults = self.faults or [Fault(len(given + rest), "length")]
+        return super().reply(request)
+
+
+@both
+@each("kind", ["llama.cpp", "vLLM"])
+@alternating
+async def test_a_reply_that_reaches_the_clients_limit_has_the_same_text(kind):
+    """Whole words are written again, and count once."""
+    for limit in (12, 30, 70):
+        expected, _ = await talk(Limited(kind, WHOLE), fields={"max_tokens": limit}, resume=0)
+        assert expected.reason == "length"
+        tokens = TOKEN.findall(WHOLE)[:limit]
+        for count in (1, 5, limit // 2, limit - 2, limit):
+            at = len("".join(tokens[:count]))
+            got, record = await talk(Limited(kind, WHOLE, Fault(at, "reset")), fields={"max_tokens": limit})
+            assert seen(got) == seen(expected)
+            assert len(record.resumed) == 1
 
 
 def limit(kind: str, tokens: int) -> dict[str, int]:
@@ -338,7 +369,7 @@ FORCED = Ask(ASK.turns, ASK.tools, choice="write_file")
 @both
 @each("kind,forcing", [(k, f) for k in ("completions", "vLLM") for f in ("prompt", "prefill", "schema", "guided")])
 @alternating
-async def test_a_forced_call_is_continued_without_the_constraint(kind, forcing):
+async def test_a_forced_call_is_continued_without_a_constraint_that_the_server_cannot_continue(kind, forcing):
     begin = '<tool_call>\n{"name": "write_file", "arguments":' if forcing == "prefill" else ""
     whole = {"prompt": FIRST, "prefill": FIRST.partition('"arguments":')[2]}.get(forcing, FIRST[11:-12])
     how = {"table": {"forcing": forcing}, "format": "tool_call", "ask": FORCED}
@@ -349,7 +380,40 @@ async def test_a_forced_call_is_continued_without_the_constraint(kind, forcing):
         got, record = await talk(upstream, **how)
         assert seen(got) == seen(expected)
         assert len(record.resumed) == 1
-        assert {"response_format", "structured_outputs"}.isdisjoint(upstream.requests[1].json)
+        if upstream.beginnings[1]:
+            assert {"response_format", "structured_outputs"}.isdisjoint(upstream.requests[1].json)
+
+
+@both
+@each("forcing,format", [("grammar", "tool_call"), ("grammar", "invoke"), ("schema", "tool_call")])
+@alternating
+async def test_a_constraint_applies_to_the_rest_of_the_call(forcing, format):
+    whole = write_calls([Call("write_file", json.dumps(OTHER["arguments"]))], format)
+    if forcing == "schema":
+        whole = json.dumps(OTHER)
+    how = {"table": {"forcing": forcing}, "format": format, "ask": FORCED}
+    for at in (3, len(whole) // 2, len(whole) - 4):
+        upstream = Continuing("llama.cpp", whole, Fault(at, "reset"))
+        got, _ = await talk(upstream, **how)
+        assert (got.error, got.reason) == (None, "calls")
+        sent, given = upstream.requests[1].json, upstream.beginnings[1]
+        if not given:
+            assert {"response_format", "grammar"} & sent.keys()
+        else:
+            assert "response_format" not in sent
+            assert rest_grammar(sent["grammar"], whole[len(given) :]) is not None
+            assert rest_grammar(sent["grammar"], "I am sorry") is None
+
+
+@both
+async def test_the_known_text_is_demanded_after_another_reply():
+    upstream = Continuing("llama.cpp", WHOLE, Fault(AT, "error"), instead=["I am sorry, where was I?"])
+    got, _ = await talk(upstream)
+    assert seen(got) == await undisturbed("chat")
+    first, second = (request.json for request in upstream.requests[1:])
+    assert "grammar" not in first
+    assert rest_grammar(second["grammar"], WHOLE[len(upstream.beginnings[2]) :]) is not None
+    assert rest_grammar(second["grammar"], "I am sorry") is None
 
 
 class Forced(Continuing):

@@ -26,6 +26,7 @@ from statemachine.writing.bodies import parameter
 from streamtool.core.conversation import Tool
 from streamtool.forcing import call_grammar, call_schema, call_structural_tag, frame
 from streamtool.forcing.call_frames import parameters_of
+from streamtool.forcing.continuation import rest_grammar
 from streamtool.schemas import cost as schema_cost
 from streamtool.schemas.violations import SchemaViolation, violation_of
 
@@ -228,3 +229,43 @@ def test_the_tools_cover_the_keywords_of_real_tools():
     text = json.dumps(SCHEMAS)
     for word in ("$ref", "enum", "anyOf", "oneOf", "allOf", "pattern", "minimum", "prefixItems", "nullable", "const"):
         assert f'"{word}"' in text
+
+
+@pytest.mark.long
+@each("format", READ)
+def test_the_grammar_of_a_rest(engine: Any, format: str):
+    check_rest(engine, format)
+
+
+@each("format", ["tool_call", "invoke", "pythonic"])
+def test_the_grammar_of_a_rest_in_a_few_formats(engine: Any, format: str):
+    check_rest(engine, format)
+
+
+def check_rest(engine: Any, format: str) -> None:
+    """Check that after a beginning, the same bytes may follow in the whole grammar and in that of the rest."""
+    chance = random.Random(format)
+    (name,) = some(format, 1)
+    if (format, name) in ODD_KEYS:
+        return
+    made = call_grammar([tool(name)], format, forced=True, parallel=chance.random() < 0.5, lazy=False)
+    assert made is not None
+    whole = engine.grammar(made[0])
+    for text in sentences(engine, whole, format, tool(name), 3):
+        cut = chance.randrange(len(text) + 1)
+        again = text[max(0, cut - chance.randrange(5)) : cut]
+        rest = rest_grammar(made[0], text[:cut], again)
+        assert rest is not None
+        before, after = engine.matcher(whole), engine.matcher(engine.grammar(rest))
+        for byte in text[:cut].encode():
+            before.take(byte)
+        for byte in again.encode():
+            assert list(after.allowed()) == [byte]
+            after.take(byte)
+        following = text[cut:].encode()
+        for at, byte in enumerate(following):
+            if at < 3 or chance.random() < 0.05:
+                assert set(after.allowed()) == set(before.allowed())
+            before.take(byte)
+            after.take(byte)
+        assert set(after.allowed()) == set(before.allowed())

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ class Engine:
 
     url: str
     client: httpx.Client
+    kill: Callable[[], None]
+    """Ends the process with SIGKILL."""
 
     def busy(self) -> list[Any]:
         """Return the slots that are processing a request."""
@@ -36,13 +38,23 @@ class Engine:
 @contextmanager
 def served(script: str, *arguments: str, health: str = "/health") -> Iterator[Engine]:
     """Run an engine served by a program of this folder."""
-    with process(script, *arguments) as url, httpx.Client(base_url=url, timeout=START, trust_env=False) as client:
+    with (
+        started(script, *arguments) as (running, url),
+        httpx.Client(base_url=url, timeout=START, trust_env=False) as client,
+    ):
         wait_until_healthy(client, health)
-        yield Engine(url, client)
+        yield Engine(url, client, running.kill)
 
 
 @contextmanager
 def process(script: str, *arguments: str) -> Iterator[str]:
+    """Run a program like `started`, and yield its address."""
+    with started(script, *arguments) as (_, address):
+        yield address
+
+
+@contextmanager
+def started(script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a program of this folder that prints the address it serves, and exits when its input ends."""
     command = [sys.executable, str(FOLDER / script), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
@@ -50,7 +62,7 @@ def process(script: str, *arguments: str) -> Iterator[str]:
             assert running.stdout is not None
             address = running.stdout.readline().strip()
             assert address, f"{script} exited before serving"
-            yield address
+            yield running, address
         finally:
             running.kill()
 

@@ -119,7 +119,8 @@ def _forcing(forcing: Forcing) -> dict[str, Json]:
     chat requests.
     """
     if forcing.way == "prefill":
-        return {"add_generation_prompt": False, "continue_final_message": True}
+        fields: dict[str, Json] = {"add_generation_prompt": False, "continue_final_message": True}
+        return {**fields, **wire.constraint(forcing)}
     return wire.constraint(forcing)
 
 

@@ -71,8 +71,6 @@ def _forcing(forcing: Forcing) -> dict[str, Json]:
 
     Source: llama.cpp's server, which requires a trigger that is a single token to be a preserved token as well.
     """
-    if forcing.way == "prefill":
-        return {}
     if forcing.way != "grammar" or not forcing.triggers:
         return wire.constraint(forcing)
     triggers = [{"type": _WORD, "value": word} for word in forcing.triggers]

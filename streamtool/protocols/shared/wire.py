@@ -346,7 +346,7 @@ def constraint(forcing: Forcing) -> dict[str, Json]:
         case "grammar":
             return {"grammar": forcing.value}
         case "prefill":
-            return {}
+            return {"grammar": forcing.grammar} if forcing.grammar else {}
 
 
 def write_options(options: Options, rows: Sequence[WriteRow]) -> dict[str, Json]:
