@@ -67,9 +67,7 @@ class Resources:
             middleware = make_middleware(self.settings, apps, self.on_exchange, templates)
             stack.callback(middleware.store.close)
             with anyio.move_on_after(TEMPLATE_TIMEOUT):
-                async with anyio.create_task_group() as asking:
-                    asking.start_soon(templates.engines.ask_all)
-                    await templates.learn(self.settings.for_model(self.model))
+                await templates.learn_once(self.model)
             yield OpenResources(middleware, tools)
 
     def _upstream(self, upstream: UpstreamSettings) -> ASGIApp:

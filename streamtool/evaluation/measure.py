@@ -38,6 +38,8 @@ from streamtool.protocols import chat
 from streamtool.protocols.interfaces import UpstreamProtocol
 from streamtool.protocols.registry import UPSTREAMS
 from streamtool.settings import ModelSettings, Settings
+from streamtool.upstream.app import model_servers
+from streamtool.upstream.chat_templates import ChatTemplates
 
 MAX_REPLIES: Final = 5
 """Maximum number of replies in one conversation of our suite."""
@@ -116,16 +118,25 @@ class Measurement:
         self._records: list[Record] = []
         self._requests = 0
         self._naive = naive
+        self._templates: ChatTemplates | None = None
         if naive:
             self._app = app
             self._model = settings.for_model(model)
             self._protocol: UpstreamProtocol = UPSTREAMS[self._model.protocol or chat.NAME]
         else:
-            self._app = ToolMiddleware(app, settings=settings, on_exchange=self._records.append)
+            self._templates = ChatTemplates(settings, model_servers(dict.fromkeys(settings.upstreams, app)))
+            self._app = ToolMiddleware(
+                app, settings=settings, on_exchange=self._records.append, templates=self._templates
+            )
             self._model = ModelSettings(model)
             self._protocol = UPSTREAMS[chat.NAME]
         self._seconds = seconds
         self._max_tokens = max_tokens
+
+    async def prepare(self) -> None:
+        """Recognize the server and the model's template, as `serve` does at its start. Failures raise no exception."""
+        if self._templates is not None:
+            await self._templates.learn_once(self._model.name)
 
     async def ask(self, scenario: Scenario) -> ScenarioOutcome:
         """Conduct the conversation of the scenario, and return its outcome, including any error."""

@@ -74,6 +74,7 @@ async def evaluate(
                 max_tokens=journal.subject.max_tokens,
                 naive=variant.served is None,
             )
+            await open_[name].prepare()
         outcome = await open_[name].ask(scenarios[scenario])
         errors = errors + 1 if outcome.error else 0
         if errors >= MAX_ERRORS:

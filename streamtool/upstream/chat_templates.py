@@ -326,6 +326,12 @@ class ChatTemplates:
             self.engines.stop()
             tasks.cancel_scope.cancel()
 
+    async def learn_once(self, model: str) -> None:
+        """Recognize the servers, and request this model's template. Failures raise no exception."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.engines.ask_all)
+            tasks.start_soon(self.learn, self._settings.for_model(model))
+
     async def learn_all(self) -> None:
         """Request the templates of the models named in the settings, and of the loaded models, and check the
         calibrations. Failures raise no exception.

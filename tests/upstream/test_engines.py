@@ -14,6 +14,8 @@ from support.sweeps import each
 
 from statemachine import Call, write
 from streamtool.core.json_value import Json
+from streamtool.evaluation.measure import Measurement
+from streamtool.evaluation.scenario import demanding, suite
 from streamtool.models.engines import ENGINES, HOSTED, recognize
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
@@ -196,6 +198,20 @@ async def test_a_server_is_recognized_and_decides_what_is_not_set(name: str):
     assert ("response_format" in request.json or "format" in request.json) is (row.forcing == "auto")
     assert entry.get("max_model_len", window) == window
     assert entry["streamtool"]["engine"] == line.partition(" at URL")[0]
+
+
+@both
+async def test_an_evaluation_forces_calls_like_the_proxy():
+    answers, _ = SERVERS["llama.cpp"]
+    scenario = demanding(next(iter(suite())))
+    with server(answers) as (upstream, served):
+        settings = Settings(upstreams={"u": {"url": served.url}}, format="invoke", refusals="pass")
+        async with HttpUpstream(settings.upstreams["u"]) as app:
+            measurement = Measurement(app, settings, "m", seconds=60.0)
+            await measurement.prepare()
+            await measurement.ask(scenario)
+        first, *_ = sent(upstream)
+    assert first.json["response_format"]["type"] == "json_schema"
 
 
 async def _entry(app: Proxy) -> Any:
