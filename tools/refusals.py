@@ -3,7 +3,8 @@
 `tests/refusals/denials.jsonl` contains denials and `answers.jsonl` answers that resemble them, each with the key of the
 tools in `tools.json` that its request offers. The phrases were written with one half of the texts in view, the tuning
 half; the other half is used only for measuring. `second` marks texts that were written, in other words and for other
-tools, after the phrases.
+tools, after the phrases. The texts in `varied_denials.jsonl` and `varied_answers.jsonl` are by an author who did not know
+the phrases and was asked to vary the wording as widely as possible.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ from streamtool.settings import Settings
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "refusals"
 HALVES = ("tuning", "measuring")
 Kind = Literal["denials", "answers"]
+VARIED = "varied"
 KINDS: tuple[Kind, ...] = ("denials", "answers")
 
 
@@ -48,7 +50,17 @@ class Reply:
 @cache
 def replies(kind: Kind) -> tuple[Reply, ...]:
     """Return all texts of one kind."""
-    lines = (FOLDER / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines()
+    return _read(kind)
+
+
+@cache
+def varied(kind: Kind) -> tuple[Reply, ...]:
+    """Return the texts of one kind that were written without knowledge of the phrases."""
+    return _read(f"varied_{kind}")
+
+
+def _read(name: str) -> tuple[Reply, ...]:
+    lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     return tuple(Reply(**json.loads(line)) for line in lines)
 
 
@@ -91,9 +103,10 @@ def count() -> Mapping[tuple[str, str, str], tuple[int, int]]:
     found: Counter[tuple[str, str, str]] = Counter()
     total: Counter[tuple[str, str, str]] = Counter()
     for kind in KINDS:
-        for reply in replies(kind):
+        for reply in (*replies(kind), *varied(kind)):
             denied = denies(reply)
-            for half in (reply.half, f"{reply.half}, second" if reply.second else ""):
+            halves = (reply.half, f"{reply.half}, second" if reply.second else "")
+            for half in (VARIED,) if reply in varied(kind) else halves:
                 for language in (reply.language, "all"):
                     total[half, kind, language] += 1
                     found[half, kind, language] += denied
@@ -105,7 +118,7 @@ def rows() -> Iterator[str]:
     counts = count()
     languages = [*dict.fromkeys(reply.language for reply in replies("denials")), "all"]
     yield f"{'':<20} {'language':<9} {'denials found':>15} {'false alarms':>15}"
-    for half in (*HALVES, *(f"{half}, second" for half in HALVES)):
+    for half in (*HALVES, *(f"{half}, second" for half in HALVES), VARIED):
         for language in languages:
             figures = (counts.get((half, kind, language), (0, 0)) for kind in KINDS)
             yield f"{half:<20} {language:<9} " + " ".join(f"{f'{found} of {total}':>15}" for found, total in figures)

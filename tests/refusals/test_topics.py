@@ -69,13 +69,15 @@ def test_the_figures_in_the_docs_are_current():
     second, of = counts["measuring, second", "denials", "all"]
     assert f"{found} of {denials} denials are found, and {wrong} of {answers} answers are mistaken for one" in PAGE
     assert f"in other words and for other tools, {second} of {of} are found" in PAGE
+    varied, wrong = (counts[refusals.VARIED, kind, "all"] for kind in refusals.KINDS)
+    assert "as widely as possible, only {} of {} ({} of {} answers)".format(*varied, *wrong) in PAGE
     sizes = [len(refusals.replies(kind)) for kind in refusals.KINDS]
     assert "{:,} denials and {:,} similar answers".format(*sizes) in PAGE
 
 
 def test_the_command_prints_a_row_for_each_language():
     rows = list(refusals.rows())
-    assert len(rows) == 1 + 4 * 10
+    assert len(rows) == 1 + 5 * 10
     assert re.fullmatch(
         r"measuring +en +\d+ of \d+ +\d+ of \d+", next(row for row in rows if row.startswith("measuring"))
     )
