@@ -3,8 +3,8 @@
 `tests/refusals/denials.jsonl` contains denials and `answers.jsonl` answers that resemble them, each with the key of the
 tools in `tools.json` that its request offers. The phrases were written with one half of the texts in view, the tuning
 half; the other half is used only for measuring. `second` marks texts that were written, in other words and for other
-tools, after the phrases. The texts in `varied_denials.jsonl` and `varied_answers.jsonl` are by an author who did not know
-the phrases and was asked to vary the wording as widely as possible.
+tools, after the phrases. The texts in `varied_denials.jsonl` and `varied_answers.jsonl` are by an author who did not
+know the phrases and was asked to vary the wording as widely as possible.
 """
 
 import hashlib

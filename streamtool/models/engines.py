@@ -199,12 +199,21 @@ ENGINES: Final = (
         uncached=r"0\.(1|30)\..*",
         fix='set context, which Ollama gets as num_ctx if protocol is "ollama"',
     ),
+    # transformers/cli/serving/server.py: only this server has `/load_model`. It ignores `response_format` over `chat`,
+    # rejects the other fields that constrain a reply, and computes an assistant message at the end as a finished one.
+    Engine(
+        "transformers serve",
+        signs=(Sign("/openapi.json", "paths./load_model"),),
+        forcing="prompt",
+        forcing_over={"completions": "prefill"},
+    ),
     # mlx_lm/SERVER.md: no field that constrains a reply; `id` and `created` are the only members of a model, except
     # for `object`. The limit on a reply is 512 tokens unless the request contains one.
     Engine(
         "mlx-lm",
         signs=(Sign("/health", "status", "ok"), Sign(MODELS, "data.*", keys=("created", "id", "object"))),
         forcing="prompt",
+        forcing_over={"completions": "prefill"},
         truncates=True,
         fix="start mlx-lm with a larger --max-prompt-tokens",
     ),

@@ -81,3 +81,15 @@ def test_ten_turns_of_a_conversation(served: Any):
         messages.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"]})
         messages.append({"role": "user", "content": "Go on."})
     assert sorted(set(prompts)) == prompts
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("asking")
+async def test_the_server_is_recognized_and_forces_only_with_words(transformers: Engine):
+    records: list[Record] = []
+    app = Proxy(Settings(upstreams={"t": {"url": transformers.url}}, retries=0), on_exchange=records.append)
+    async with app.running():
+        assert app.engines["t"].startswith(f"transformers serve at {transformers.url}: chat, window unknown")
+        async with stream_asgi(app, PATH, body=json.dumps(body(tool_choice="required")).encode()) as reply:
+            await reply.body()
+    assert (reply.status, records[0].forced, records[0].attempts) == (200, "prompt", ())

@@ -70,7 +70,7 @@ def test_the_figures_in_the_docs_are_current():
     assert f"{found} of {denials} denials are found, and {wrong} of {answers} answers are mistaken for one" in PAGE
     assert f"in other words and for other tools, {second} of {of} are found" in PAGE
     varied, wrong = (counts[refusals.VARIED, kind, "all"] for kind in refusals.KINDS)
-    assert "as widely as possible, only {} of {} ({} of {} answers)".format(*varied, *wrong) in PAGE
+    assert "the wording widely, only {} of {} ({} of {} answers)".format(*varied, *wrong) in PAGE
     sizes = [len(refusals.replies(kind)) for kind in refusals.KINDS]
     assert "{:,} denials and {:,} similar answers".format(*sizes) in PAGE
 

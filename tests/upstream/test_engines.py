@@ -122,6 +122,18 @@ SERVERS: Mapping[str, tuple[Mapping[str, Json], str]] = {
         },
         "LocalAI v2.28.0 at URL: chat, window unknown, calls forced by schema",
     ),
+    "transformers serve": (
+        {
+            "/openapi.json": {
+                "openapi": "3.1.0",
+                "info": {"title": "FastAPI", "version": "0.1.0"},
+                "paths": {"/v1/chat/completions": {}, "/v1/completions": {}, "/load_model": {}, "/reset": {}},
+            },
+            "/v1/models": listed(owned_by="local", status={"value": "loaded"}),
+            "/health": {"status": "ok"},
+        },
+        "transformers serve at URL: chat, window unknown, calls forced by prompt",
+    ),
     "mlx-lm": (
         {"/health": {"status": "ok"}, "/v1/models": listed()},
         "mlx-lm at URL: chat, window unknown, calls forced by prompt",
