@@ -218,6 +218,7 @@ class ToolMiddleware:
                     run = ServedExchange(self, exchange, scope, receive, send, large=large)
                     with entry.ending_with(run.end):
                         await run.run()
+                await watch.examine()
             finally:
                 usage = watch.end(None if exchange.done else entry.error)
                 exchange.release()

@@ -57,7 +57,7 @@ from streamtool.exchange.interfaces import (
     UpstreamRequest,
 )
 from streamtool.exchange.listener import ExchangeListener
-from streamtool.exchange.near_calls import find_near_call
+from streamtool.exchange.near_calls import find_near_call, may_find_near_call
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.plan import Plan, Refusal, first_plan, known_of, next_plan
 from streamtool.exchange.received import receive
@@ -432,14 +432,28 @@ class Exchange:
         choices, quoted = list(self._choices.filters.values()), self._choices.parsers.quotation_counts
         return self._record.record(self.received, self.plan, self._response, choices, quoted=quoted, done=self.done)
 
+    @property
+    def may_have_near_call(self) -> bool:
+        """Whether the reply has ended without a call, and contains text that `near_call` has to examine."""
+        text = self._text_without_calls
+        return text is not None and may_find_near_call(text, self._choices.rules.callable)
+
     def near_call(self) -> NearCall | None:
         """Return the text that looks like a call, if the reply has ended without one. This may parse the reply several
         times, so call it only after the reply has been sent.
         """
-        first, rules = self._choices.filters.get(0), self._choices.rules
-        if first is None or not self.done or first.state.calls or not rules.callable:
+        text = self._text_without_calls
+        if text is None:
             return None
-        return find_near_call(first.written, rules.callable, self.plan.listens, read=self.plan.reads)
+        return find_near_call(text, self._choices.rules.callable, self.plan.listens, read=self.plan.reads)
+
+    @property
+    def _text_without_calls(self) -> str | None:
+        """The text of a reply that has ended without the calls that it may contain, or None for other replies."""
+        first = self._choices.filters.get(0)
+        if first is None or not self.done or first.state.calls or not self._choices.rules.callable:
+            return None
+        return first.written
 
     def release(self) -> None:
         """Drop the request and the reply once they are no longer needed. Otherwise, they could occupy memory for a long

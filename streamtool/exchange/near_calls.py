@@ -2,7 +2,8 @@
 
 The text is only examined if it contains something that resembles call syntax. It is then parsed again, each time with
 one restriction lifted: if the parser now finds a call, that restriction is the reason. If it never does, no format
-matches, and the most similar one is named. Nothing here runs while a reply streams.
+matches, and the most similar one is named. Nothing here runs while a reply streams, and
+servers examine it in a worker thread.
 """
 
 import re
@@ -16,7 +17,7 @@ from statemachine.formats.format import openers_of
 from streamtool.exchange.interfaces import NearCall, NearCallCause
 
 EXAMINED: Final = 16 * 1024
-"""Maximum number of characters to examine: each restriction costs a parse, while other streams wait."""
+"""Maximum number of characters to examine: each restriction costs a parse."""
 EXCERPT: Final = 80
 """Maximum number of characters of an excerpt."""
 _SHORTEST_OPENER: Final = 5
@@ -82,6 +83,11 @@ def _openers() -> Mapping[str, str]:
 def openers_pattern() -> re.Pattern[str]:
     """Return a pattern for text that begins like a call in one of the formats."""
     return re.compile("|".join(map(re.escape, sorted(_openers(), key=len, reverse=True))))
+
+
+def may_find_near_call(text: str, tools: Mapping[str, Any] | None) -> bool:
+    """Return whether `find_near_call` has something to examine, which takes longer than this check."""
+    return tools != {} and _suspicion(text[:EXAMINED], tools or {}) is not None
 
 
 def find_near_call(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve
 
 import statemachine
+from streamtool.asgi.off_loop import off_loop
 from streamtool.core.clients import ClientNames
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import ReplyEvent
@@ -21,6 +22,7 @@ from streamtool.exchange import (
     Exchange,
     ExchangeListener,
     FedText,
+    NearCall,
     ObservedParser,
     ParserOptions,
     Record,
@@ -119,6 +121,7 @@ class Watch:
         "_ended",
         "_exchange",
         "_inspected",
+        "_near",
         "_observers",
         "_on_exchange",
         "_recording",
@@ -136,6 +139,7 @@ class Watch:
         self._client = observers.clients.of(headers)
         self._on_exchange = on_exchange
         self._ended = False
+        self._near: Callable[[], NearCall | None] = exchange.near_call
         self._recording: Recording | None = None
         self._inspected: InspectedExchange | None = None
         self._debug: debug.DebugListener | None = None
@@ -169,6 +173,15 @@ class Watch:
         finally:
             self.end(error)
 
+    async def examine(self) -> None:
+        """Search a reply that has been sent without a call for text that looks like one, in a worker thread. Without
+        this, `end` searches it.
+        """
+        exchange, found = self._exchange, None
+        if exchange.may_have_near_call and self._shows(exchange.record()):
+            found = await off_loop(exchange.near_call)
+        self._near = lambda: found
+
     def end(self, error: StreamtoolError | None = None) -> int:
         """End the watch. `error` is the reason why the exchange failed, if the record does not contain it. Further
         calls have no effect.
@@ -187,7 +200,7 @@ class Watch:
         if error is not None and record.error is None:
             record = evolve(record, error=error)
         if self._shows(record):
-            record = evolve(record, near=self._exchange.near_call())
+            record = evolve(record, near=self._near())
         if self._recording is not None:
             self._recording.end(record)
         if self._inspected is not None:

@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+import threading
 from typing import Any, get_args
 
 import pytest
@@ -356,3 +357,20 @@ async def test_nothing_is_examined_if_no_verdict_is_shown(monkeypatch):
         await ask(inspected(ScriptedUpstream(text(WRONG)), inspect=False))
     finally:
         logging.getLogger("streamtool.exchange").setLevel(logging.NOTSET)
+
+
+@both
+async def test_a_server_examines_a_reply_in_another_thread(monkeypatch):
+    threads: list[int] = []
+
+    def examine(*given: Any, **options: Any) -> Any:
+        threads.append(threading.get_ident())
+        return find_near_call(*given, **options)
+
+    monkeypatch.setattr("streamtool.exchange.exchange.find_near_call", examine)
+    await ask(inspected(model("It is sunny.")))
+    assert not threads, "nothing in the text looks like a call"
+    app = inspected(model(WRONG))
+    await ask(app)
+    assert SHOWN in str(app.observers.ring.summary("1")["verdict"])
+    assert (len(threads), threading.get_ident() in threads) == (1, False)
