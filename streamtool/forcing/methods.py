@@ -49,6 +49,8 @@ def forcing_method_for(conversation: Conversation, model: ModelSettings, protoco
         method = "prompt"
     if mode == "required":
         return method
+    if not model.constrains_free:
+        return None
     return method if method in _FREE_TEXT_METHODS and not is_one_object(model.format) else None
 
 

@@ -75,6 +75,8 @@ class Engine:
     """How to force a demanded call if the setting is `auto`; `auto` is the method of the protocol."""
     forcing_over: Mapping[str, ForcingSetting] = field(factory=dict)
     """Protocol → the method over this protocol, where it differs from `forcing`."""
+    constrains_free: bool = True
+    """Whether this method is also used if the tool choice is free and the method leaves text unconstrained."""
     prefill: Literal["continued", "ignored", "rejected"] = "ignored"
     """How the server treats an assistant message at the end of the prompt."""
     grammars: bool = False
@@ -198,6 +200,18 @@ ENGINES: Final = (
         truncates=True,
         uncached=r"0\.(1|30)\..*",
         fix='set context, which Ollama gets as num_ctx if protocol is "ollama"',
+    ),
+    # llama_cpp/server/app.py and types.py: `response_format` is text or `json_object`; other values are answered with
+    # 500. A grammar is applied to the whole vocabulary for each token, which costs a quarter of the speed with
+    # SmolLM2-135M, so it is not used if the choice is free. An assistant message at the end is a finished one.
+    Engine(
+        "llama-cpp-python",
+        signs=(Sign("/openapi.json", "info.title", r".*llama\.cpp Python API"),),
+        version=("/openapi.json", "info.version"),
+        counter=Counter("/extras/tokenize/count", "input"),
+        forcing="grammar",
+        constrains_free=False,
+        fix="start llama-cpp-python with a larger --n_ctx",
     ),
     # transformers/cli/serving/server.py: only this server has `/load_model`. It ignores `response_format` over `chat`,
     # rejects the other fields that constrain a reply, and computes an assistant message at the end as a finished one.

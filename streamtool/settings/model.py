@@ -101,6 +101,8 @@ class ModelSettings:
     """The settings without that measurement."""
     engine: FoundEngine | None = None
     """The server that was recognized; None if it is unknown."""
+    constrains_free: bool = True
+    """Whether a method of forcing that leaves text unconstrained is also used if the tool choice is free."""
     chooses_window: bool = False
     """Whether each request asks for a window that fits its prompt, of at most `context` tokens."""
     fields: Mapping[str, Json] = field(factory=dict)
@@ -194,6 +196,7 @@ class ModelSettings:
             protocol=protocol,
             forcing=row.forcing_over.get(protocol or "", row.forcing) if self.forcing == "auto" else self.forcing,
             context=self.context or found.window(self.name),
+            constrains_free=row.constrains_free or self.forcing != "auto",
             chooses_window=row.grows and self.context is None and protocol == row.protocol,
         )
 

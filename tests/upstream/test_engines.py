@@ -122,6 +122,17 @@ SERVERS: Mapping[str, tuple[Mapping[str, Json], str]] = {
         },
         "LocalAI v2.28.0 at URL: chat, window unknown, calls forced by schema",
     ),
+    "llama-cpp-python": (
+        {
+            "/openapi.json": {
+                "openapi": "3.1.0",
+                "info": {"title": "\U0001f999 llama.cpp Python API", "version": "0.3.36"},
+                "paths": {"/v1/chat/completions": {}, "/extras/tokenize/count": {}},
+            },
+            "/v1/models": listed(owned_by="me", permissions=[]),
+        },
+        "llama-cpp-python 0.3.36 at URL: chat, window unknown, calls forced by grammar",
+    ),
     "transformers serve": (
         {
             "/openapi.json": {
