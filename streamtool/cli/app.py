@@ -180,7 +180,8 @@ def serve(
         bool, typer.Option("--insecure", help="Allow a non-loopback host without client keys.")
     ] = False,
     inspect: Annotated[
-        bool, typer.Option("--inspect", help="Serve a page at /inspect that shows exchanges as they happen.")
+        bool,
+        typer.Option("--inspect", help="Serve a page at /inspect that shows exchanges; on loopback, with --contents."),
     ] = False,
     contents: Annotated[
         bool, typer.Option("--contents", help="Allow prompts and replies in the log and the inspector.")
@@ -201,7 +202,7 @@ def serve(
       streamtool serve --upstream http://127.0.0.1:8000 --model my-model
       streamtool serve --upstream https://api.example.com/v1 --key-env EXAMPLE_KEY
       streamtool serve --config streamtool.toml --check
-      streamtool serve --inspect --contents
+      streamtool serve --inspect
     """
     from streamtool.cli.serve import ServeFlags  # noqa: PLC0415  imported on demand
     from streamtool.cli.serve import run as run_serve  # noqa: PLC0415

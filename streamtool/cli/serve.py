@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shlex
 import signal
 import socket
@@ -33,7 +34,7 @@ from streamtool.core.errors import SettingsError, StreamtoolError
 from streamtool.observe import logs
 from streamtool.proxy import Proxy
 from streamtool.server.services import open_phrases
-from streamtool.settings import LimitSettings, Settings, check_reload, load
+from streamtool.settings import LimitSettings, Settings, check_reload, is_loopback, load
 from streamtool.settings import check as check_safety
 from streamtool.upstream.chat_templates import ChatTemplates
 from streamtool.upstream.engines import recognized_lines
@@ -111,7 +112,14 @@ class ServeFlags:
             host = found.host if self.host is None else self.host
             port = found.port if self.port is None else self.port
             found = evolve(found, listen=address(host, port))
+        if self.inspect and is_loopback(found.host) and not _decides_contents(text):
+            found = evolve(found, contents=True)
         return found
+
+
+def _decides_contents(text: str) -> bool:
+    """Return whether the settings file or the environment sets `contents`."""
+    return "STREAMTOOL_CONTENTS" in os.environ or re.search(r"^\s*contents\s*=", text, re.MULTILINE) is not None
 
 
 class Reloads:

@@ -54,7 +54,7 @@ PAGE: Final[Mapping[str, tuple[str, str]]] = {
     "page.css": ("page.css", "text/css; charset=utf-8"),
     **{
         f"{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
-        for name in ("main", "api", "dom", "list", "exchange", "picture", "details", "playground")
+        for name in ("main", "api", "dom", "list", "exchange", "picture", "details", "playground", "words")
     },
 }
 """The page's files and their content types, by the last part of the path."""
@@ -207,7 +207,8 @@ class Inspector:
         found = []
         for id in ids:
             try:
-                found.append(self._exchanges.summary(id))
+                told = self._exchanges.summary(id)
+                found.append(told if self._settings.contents else views.mask_summary(told))
             except KeyError:  # just deleted
                 continue
         return found

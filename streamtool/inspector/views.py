@@ -152,10 +152,16 @@ def formats() -> Json:
     }
 
 
+def mask_summary(told: Json) -> Json:
+    """Return a list entry without the user's text, the first call, and text that looks like one."""
+    return {key: value for key, value in told.items() if key not in ("asked", "called", "near")}
+
+
 def mask(told: Json) -> Json:
     """Return a timeline in which all text from the model and the client is masked."""
     return {
         **told,
+        "summary": mask_summary(told["summary"]),
         "replies": [
             {
                 **reply,

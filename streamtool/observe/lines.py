@@ -2,7 +2,7 @@
 
 Each line is an object with a `type`; most include `seconds`, the time since the request:
 
-    exchange    the client's request (`request`), the protocols, models and versions
+    exchange    the client's request (`request`), the last user's text (`asked`), the protocols, models and versions
     attempt     a request to the upstream (`body`)
     answer      the status of the upstream's response
     parser      a new parser for a choice; `made_with` contains its options if they differ from the previous parser's
@@ -26,6 +26,7 @@ from typing import Final
 from attrs import asdict, define, field
 
 import statemachine
+from streamtool.core.conversation import Message
 from streamtool.core.json_value import Json
 from streamtool.core.reply import ReplyEvent, ReplyFailure, ReplyFinish, ReplyTextDelta
 from streamtool.exchange import Exchange, FedText, ParserOptions, Record, UpstreamRequest
@@ -37,6 +38,8 @@ from streamtool.protocols.shared.wire import decode_tolerant
 VERSION: Final = 1
 """Version of the line format."""
 Line = dict[str, Json]
+SHORT: Final = 80
+"""Maximum number of characters of the user's text and of the first call in a list entry."""
 _SECRET_FIELDS = frozenset(
     ("authorization", "authorization_token", "api_key", "apikey", "access_token", "token", "x-api-key", "password")
 )
@@ -59,8 +62,17 @@ def exchange_line(exchange: Exchange, request: Json) -> Line:
         "format": model.format,
         "stream": asked.stream,
         "frame": model.prompt.results.frame,
+        "asked": _asked(asked.messages),
         "request": request,
     }
+
+
+def _asked(messages: Sequence[Message]) -> str:
+    """Return the last user's text in one short line; after results, it begins with an arrow."""
+    text = next((message.text for message in reversed(messages) if message.role == "user" and message.text.strip()), "")
+    line = " ".join(text[: 2 * SHORT].split())
+    arrow = "↩ " if messages and messages[-1].results else ""
+    return arrow + (line if len(line) <= SHORT else f"{line[: SHORT - 1]}…")
 
 
 def attempt_line(seconds: float, request: UpstreamRequest) -> Line:

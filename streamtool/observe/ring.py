@@ -14,12 +14,12 @@ from attrs import evolve, frozen
 
 import statemachine
 from streamtool.core.json_value import Json
-from streamtool.core.reply import ReplyEvent
+from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallStart, ReplyEvent
 from streamtool.exchange import Exchange, FedText, ObservedParser, ParserOptions, Record, UpstreamRequest
 from streamtool.filters import NullParser
 from streamtool.observe import lines
 from streamtool.observe.lines import Line
-from streamtool.observe.summary import ended_entry, open_entry
+from streamtool.observe.summary import FirstCall, ended_entry, open_entry
 from streamtool.protocols.shared.wire import decode, encode
 
 MAX_EXCHANGES: Final = 1000
@@ -162,9 +162,23 @@ class InspectedExchange:
         """Return the exchange's list entry."""
         known = open_entry(decode(self._first), id=self.id, at=self.at, client=self.client)
         if self.record is not None:
+            known["called"] = self._called()
             return ended_entry(known, lines.record_line(self.record, contents=self.contents))
         attempts = [item.request.attempt for item in self._items if isinstance(item, Attempt)]
         return {**known, "attempts": max(attempts, default=0), "seconds": self._now()}
+
+    def _called(self) -> str:
+        """Return the first call that the client received, in one short line, or ""."""
+        found = FirstCall()
+        for item in self._items:
+            match item:
+                case (float(), told, _, _):
+                    for event in told:
+                        if isinstance(event, ReplyCallStart | ReplyArgumentsDelta):
+                            found.feed(lines.reply_event_as_json(event))
+                case _:
+                    pass
+        return found.text()
 
     @property
     def _first(self) -> bytes:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from streamtool.core.json_value import Json
-from streamtool.observe.lines import Line
+from streamtool.observe.lines import SHORT, Line
 
 FIRST_LINE_FIELDS = (
     "request_id",
@@ -14,6 +14,7 @@ FIRST_LINE_FIELDS = (
     "mode",
     "format",
     "stream",
+    "asked",
 )
 """Fields taken from the first line."""
 LAST_LINE_FIELDS = (
@@ -31,6 +32,9 @@ LAST_LINE_FIELDS = (
     "first_byte",
     "first_call",
     "forced",
+    "reason",
+    "resumed",
+    "server",
     "served_model",
     "status",
     "error",
@@ -39,6 +43,7 @@ LAST_LINE_FIELDS = (
     "upstream",
     "engine",
     "prompt_cut",
+    "near",
     "verdict",
 )
 """Fields taken from the last line."""
@@ -53,6 +58,32 @@ def open_entry(line: Line, *, id: str, at: float | None, client: str = "") -> di
         "outcome": "open",
         **{name: line.get(name) for name in FIRST_LINE_FIELDS},
     }
+
+
+class FirstCall:
+    """The first call that the client received, as `name(arguments)`, made from the events sent to it."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._index: Json = None
+
+    def feed(self, event: Mapping[str, Json]) -> None:
+        """Process an event."""
+        match event:
+            case {"type": "call_start", "index": index, "name": str(name)} if not self._parts:
+                self._index = index
+                self._parts.append(f"{name}(")
+            case {"type": "arguments_delta", "index": index, "text": str(text)} if index == self._index:
+                self._parts.append(text)
+            case _:
+                pass
+
+    def text(self) -> str:
+        """Return the call in one short line, or "" if the client received none."""
+        if not self._parts:
+            return ""
+        written = " ".join("".join(self._parts).split())
+        return f"{written})" if len(written) < SHORT else f"{written[: SHORT - 2]}…)"
 
 
 def ended_entry(known: Mapping[str, Json], record: Line) -> dict[str, Json]:
@@ -70,13 +101,17 @@ def ended_entry(known: Mapping[str, Json], record: Line) -> dict[str, Json]:
 def summary(lines: Iterable[Line], *, id: str) -> dict[str, Json]:
     """Return the entry for a recording, which may be incomplete."""
     found: dict[str, Json] = {"id": id}
+    called = FirstCall()
     for line in lines:
         match line["type"]:
             case "exchange":
                 found = open_entry(line, id=id, at=None)
                 found["outcome"] = "cut"
+            case "sent":
+                for event in line["events"]:
+                    called.feed(event)
             case "record":
                 found = ended_entry(found, line)
             case _:
                 pass
-    return found
+    return {**found, "called": called.text()}

@@ -190,3 +190,17 @@ def test_the_environment_of_claude_code_leads_its_sdk_to_the_proxy(tmp_path: Pat
             tools=[{"name": "ping", "input_schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}],
         )
     assert [(part.name, part.input) for part in message.content if part.type == "tool_use"] == [("ping", {"n": 1})]
+
+
+@pytest.mark.parametrize(
+    ("flags", "text", "shown"),
+    [
+        ({}, "", True),
+        ({"host": "0.0.0.0", "insecure": True}, "", False),
+        ({}, "contents = false", False),
+        ({"host": "0.0.0.0", "insecure": True, "contents": True}, "", True),
+    ],
+)
+def test_inspect_shows_contents_on_this_machine(flags, text, shown):
+    found = ServeFlags(inspect=True, **flags).with_file(text)
+    assert (found.inspect, found.contents) == (True, shown)

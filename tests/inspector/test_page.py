@@ -132,7 +132,7 @@ def test_an_open_exchange_is_followed_to_its_end(site):
     page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the command.'")
     found.ask()
     page.wait_for_function("() => document.querySelector('.written')?.textContent.endsWith('four.')")
-    page.wait_for_function("() => document.querySelector('.facts-of').textContent.includes('Outcometext')")
+    page.wait_for_function("() => document.querySelector('.facts-of').textContent.includes('Outcomeno call')")
     assert "One two three four." in page.text_content(".received")
     assert page.text_content(".done") == "Copied the command.", "the confirmation is still shown"
 
@@ -141,6 +141,8 @@ def test_stepping_shows_the_state_at_each_delta_and_the_reason_for_buffering(sit
     found = site(model(f"Let me look.\n{CALL}\n"))
     found.ask()
     page = found.show()
+    assert shown(page, ".written") == "Let me look.\n<to", "the first delta that was buffered"
+    page.keyboard.press("End")
     assert shown(page, ".received").split("\n")[1].startswith('● get_weather({"city": "Paris"}')
     page.keyboard.press("Home")
     assert (shown(page, ".written"), shown(page, ".received")) == ("Let ", "Let ")
@@ -191,6 +193,59 @@ def test_a_rejected_attempt_is_shown_separately(site):
     assert page.text_content(".received") == ""
     page.click("text=Attempt 2")
     assert page.text_content(".written") == CALL
+
+
+def test_the_list_shows_what_was_asked_and_called(site):
+    found = site(model("It rains.", CALL))
+    found.ask("Does it rain in Paris?")
+    found.ask()
+    page = found.open()
+    page.wait_for_function("() => document.querySelectorAll('#exchanges .title').length === 2")
+    titles = page.eval_on_selector_all("#exchanges .title", "(all) => all.map((one) => one.textContent)")
+    assert titles == ['get_weather({"city": "Paris"})', "Does it rain in Paris?"]
+    assert page.eval_on_selector_all("#exchanges .outcome", "(all) => all.map((one) => one.textContent)") == [
+        "1 call",
+        "no call",
+    ]
+    page.click("#pause")
+    found.ask("A third question")
+    page.wait_for_timeout(600)
+    assert page.locator("#exchanges li").count() == 2
+    page.click("#pause")
+    page.wait_for_function("() => document.querySelectorAll('#exchanges li').length === 3")
+    page.click("#clear")
+    page.wait_for_function("() => document.querySelector('#count').textContent === '0 of 3 exchanges'")
+
+
+def test_the_timeline_is_zoomed_by_dragging_and_shows_a_reply_without_a_call_at_its_markup(site):
+    found = site(model("Sure! I will use the tool.\n\n<tool>get_wether</tool> and more"))
+    found.ask()
+    found.open().wait_for_selector("#exchanges .outcome.text")
+    page = found.show()
+    assert shown(page, ".written") == "Sure! I will use the tool.\n\n<t", "the delta with the markup"
+    assert "No call" in page.text_content(".band")
+    box = page.locator(".strip").bounding_box()
+    page.mouse.move(box["x"] + 100, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 40, steps=4)
+    page.mouse.up()
+    page.keyboard.press("End")
+    for name in ("Zoom in", "Zoom out", "Show the whole reply"):
+        page.click(f"[aria-label='{name}']")
+    page.locator(".strip").dblclick()
+    page.click("#tab-bytes")
+    page.wait_for_selector(".bytes .same")
+    page.check(".only-changes, #panel input[type=checkbox]")
+    page.wait_for_selector(".bytes.only-changes")
+
+
+def test_both_texts_and_the_timeline_are_above_the_fold(site):
+    found = site(model(f"Let me look.\n{CALL}"), viewport=(1440, 900))
+    found.ask()
+    page = found.show()
+    for place in (".band", ".strip", ".written", ".received"):
+        box = page.locator(place).bounding_box()
+        assert box["y"] + min(box["height"], 120) <= 900, place
 
 
 def test_a_quotation_shows_its_reason(site):
@@ -268,9 +323,9 @@ def test_two_hundred_exchanges_are_searched_and_filtered(site):
         found.ask(model=f"model-{number % 7}")
     page = found.open()
     page.wait_for_function("() => document.querySelectorAll('#exchanges li').length === 200")
-    page.select_option("#outcome", "calls")
+    page.click("[data-filter=called]")
     assert page.text_content("#count") == "1 of 200 exchanges"
-    page.select_option("#outcome", "")
+    page.click("[data-filter=all]")
     page.keyboard.press("Tab")
     page.keyboard.press("/")
     page.keyboard.type("model-3 text")
@@ -284,17 +339,19 @@ def test_the_keyboard_is_sufficient(site):
     page = found.open()
     page.wait_for_selector("#exchanges li")
     page.keyboard.press("/")
-    page.keyboard.press("Tab")  # the outcome
-    page.keyboard.press("Tab")  # the first exchange
+    for _ in range(20):
+        if page.evaluate("() => document.activeElement.closest('#exchanges') !== null"):
+            break
+        page.keyboard.press("Tab")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_selector(".written span")
-    assert page.text_content("h2") == "Exchange 1"
+    assert page.text_content("h2").startswith("Exchange 1 ")
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     assert "Delta 2 at" in page.text_content(".picture [role=status]")
     page.keyboard.press("Tab")
-    for _ in range(12):
+    for _ in range(20):
         if page.evaluate("() => document.activeElement.getAttribute('role')") == "tab":
             break
         page.keyboard.press("Tab")
@@ -355,6 +412,10 @@ def test_a_key_is_requested_and_kept_only_in_the_tab(site):
     )
     page = found.open()
     page.wait_for_selector("#key[open]")
+    assert page.is_hidden("#key-wrong")
+    page.fill("#key-value", "key-of-bob")
+    page.click("#key button")
+    page.wait_for_selector("#key-wrong", state="visible")
     page.fill("#key-value", "key-of-ann")
     page.click("#key button")
     page.wait_for_selector("#exchanges li")
@@ -386,6 +447,9 @@ def test_without_contents_the_text_is_masked(site):
     page = found.show()
     assert set(page.text_content(".written")) == {"·"}
     page.wait_for_function("() => document.querySelector('.note').textContent.includes('contents = true')")
+    assert "asked" not in page.text_content("#exchanges")
+    assert page.text_content("h2") == "Exchange 1 m"
+    page.keyboard.press("End")
     assert step(page)["State"] == "closed"
 
 

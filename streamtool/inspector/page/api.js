@@ -14,6 +14,8 @@ function headers() {
 function askForKey() {
   asking ??= new Promise((resolve) => {
     const dialog = byId("key");
+    byId("key-wrong").hidden = !sessionStorage.getItem(KEY);
+    byId("key-value").value = "";
     dialog.addEventListener("close", () => {
       sessionStorage.setItem(KEY, byId("key-value").value);
       asking = null;

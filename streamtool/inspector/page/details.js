@@ -34,12 +34,33 @@ export function promptView({ prompts }) {
   }));
 }
 
+// Returns how many characters two texts have in common at the beginning and, apart from those, at the end.
+function common(one, other) {
+  const most = Math.min(one.length, other.length);
+  let begin = 0;
+  while (begin < most && one[begin] === other[begin]) begin++;
+  let end = 0;
+  while (end < most - begin && one[one.length - 1 - end] === other[other.length - 1 - end]) end++;
+  return [begin, end];
+}
+
 export function bytesView({ bytes, known }) {
   if (!bytes.length) return el("p", {}, "Nothing was sent to the client.");
   if (!known) return el("p", {}, "This recording does not include the bytes.");
+  let before = "";
+  const rows = bytes.slice(0, 2000).map(([at, text]) => {
+    const [begin, end] = common(text, before);
+    before = text;
+    const same = (part) => part && el("span", { class: "same" }, part);
+    return el("li", {}, el("span", { class: "when" }, seconds(at)),
+      el("pre", {}, same(text.slice(0, begin)), el("span", { class: "changed" }, text.slice(begin, text.length - end)), same(text.slice(text.length - end))));
+  });
+  const list = el("ol", { class: "bytes" }, rows);
+  const only = el("input", { type: "checkbox", on: { change: () => list.classList.toggle("only-changes", only.checked) } });
   return el("div", {},
-    el("p", {}, `${plural(bytes.length, "write")}, ${plural(bytes.reduce((sum, [, text]) => sum + text.length, 0), "character")}.`),
-    el("ol", { class: "bytes" }, bytes.slice(0, 2000).map(([at, text]) => el("li", {}, el("span", { class: "when" }, seconds(at)), el("pre", {}, text)))),
+    el("p", {}, `${plural(bytes.length, "write")}, ${plural(bytes.reduce((sum, [, text]) => sum + text.length, 0), "character")}. What a write repeats of the one before it is dimmed. `,
+      el("label", {}, only, " Only the changes")),
+    list,
     bytes.length > 2000 && el("p", {}, "Only the first 2,000 writes are shown; the recording contains all of them."));
 }
 

@@ -2,6 +2,7 @@
 
 import { formats, json, text } from "./api.js";
 import { copy, el, plural, seconds, show, verdict } from "./dom.js";
+import { colour, discarded, found, outcome, quotations, speed, title, tokens } from "./words.js";
 import { bytesView, promptView, requestsView } from "./details.js";
 import { Picture } from "./picture.js";
 
@@ -17,8 +18,12 @@ export class ExchangePage {
     this.left = false;
     this.loading = false;
     this.since = null;
-    this.verdict = el("p", { class: "verdict", "aria-live": "polite" });
-    this.facts = el("div", { class: "facts-of" });
+    this.heading = el("h2", {}, `Exchange ${id}`);
+    this.status = el("strong", { class: "status" });
+    this.verdict = el("span", { class: "verdict" });
+    this.band = el("div", { class: "band", role: "status" }, this.status, this.verdict);
+    this.facts = el("ul", { class: "main-facts", "aria-label": "Main facts" });
+    this.all = el("div", { class: "facts-of" });
     this.note = el("p", { class: "note", role: "status" });
     this.done = el("p", { class: "done", role: "status" });
     this.panel = el("div", { id: "panel", role: "tabpanel", tabindex: -1 });
@@ -30,14 +35,13 @@ export class ExchangePage {
     show(place,
       el("article", { class: "exchange" },
         el("p", { class: "back" }, el("a", { href: "#/" }, "← all exchanges")),
-        el("h2", {}, `Exchange ${id}`),
-        this.verdict,
-        this.facts,
-        el("div", { class: "acts" },
-          act("Copy as test case", async () => this.copied(await text(`exchanges/${id}/case?parser=${this.parser}`), "the test case")),
-          act("Copy as curl", async () => this.copied((await json(`exchanges/${id}/requests?origin=${encodeURIComponent(location.origin)}`)).curl, "the command")),
-          act("Save recording", () => this.save())),
-        this.done, this.note, this.tabs, this.panel));
+        el("div", { class: "heading" }, this.heading,
+          el("div", { class: "acts" },
+            act("Copy as curl", async () => this.copied((await json(`exchanges/${id}/requests?origin=${encodeURIComponent(location.origin)}`)).curl, "the command")),
+            act("Copy as test case", async () => this.copied(await text(`exchanges/${id}/case?parser=${this.parser}`), "the test case")),
+            act("Save recording", () => this.save()))),
+        this.band, this.facts, this.done, this.note, this.tabs, this.panel,
+        el("details", { class: "all-facts" }, el("summary", {}, "All facts"), this.all)));
     this.load();
   }
 
@@ -85,27 +89,48 @@ export class ExchangePage {
 
   fill() {
     const one = this.told.summary;
+    const steps = this.told.replies.flatMap((reply) => reply.steps).length;
+    const rate = speed(one);
+    this.heading.replaceChildren(`Exchange ${this.id} `, el("span", { class: "title" }, title(one)));
+    this.band.className = `band ${colour(one)}`;
+    const told = outcome(one);
+    this.status.textContent = one.verdict?.text.toLowerCase().startsWith(told) ? "" : told;
     show(this.verdict, verdict(one.verdict));
+    const place = one.server ? `${one.upstream ?? "upstream"} at ${one.server}` : one.upstream;
+    const model = one.upstream_model && one.upstream_model !== one.model ? `${one.model} → ${one.upstream_model}` : one.model;
+    const main = [
+      one.status && `HTTP ${one.status}`, model, `${one.protocol} → ${one.upstream_protocol}`,
+      found(one.found) || (one.format && one.mode === "emulate" ? `${one.format} taught` : one.mode),
+      one.first_byte != null && `first byte ${seconds(one.first_byte)}`, one.first_call != null && `first call ${seconds(one.first_call)}`,
+      one.seconds != null && `total ${seconds(one.seconds)}`, steps && plural(steps, "delta"), tokens(one), rate && `${Math.round(rate)} tokens/s`,
+    ].filter(Boolean);
+    show(this.facts, main.map((fact) => el("li", {}, fact)));
     const rows = [
-      ["Outcome", one.outcome + (one.unmet ? `: ${one.unmet}` : "")],
-      ["Model", one.upstream_model && one.upstream_model !== one.model ? `${one.model} → ${one.upstream_model}` : one.model],
-      ["Protocols", `${one.protocol} → ${one.upstream_protocol}, ${one.mode}`],
-      ["Format", Object.entries(one.found ?? {}).map(([name, count]) => `${name} (${count})`).join(", ") || `${one.format} (taught)`],
+      ["Outcome", `${outcome(one)}${one.unmet ? `: ${one.unmet}` : ""}`],
+      ["Finish reason", one.reason],
+      ["Model", model],
+      ["Upstream", place],
+      ["Server", one.engine],
+      ["Mode", one.mode],
+      ["Format", found(one.found) || `${one.format} (taught)`],
+      ["Tool choice", one.forced ? `a call was demanded, forced by ${one.forced}` : one.tools ? "free" : "no tools"],
       ["Attempts", `${one.attempts ?? 1}${one.rejected?.length ? `; rejected: ${one.rejected.join(", ")}` : ""}`],
+      one.resumed?.length ? ["Resumed", one.resumed.map((at) => `${at.cause} at character ${at.character} ${at.place}`).join("; ")] : null,
       ["First byte", seconds(one.first_byte)],
       ["First call", seconds(one.first_call)],
       ["Total time", seconds(one.seconds)],
+      tokens(one) ? ["Tokens", tokens(one)] : null,
       one.held ? ["Most buffered", plural(one.held, "character")] : null,
-      one.repairs?.length ? ["Repairs", one.repairs.join(", ")] : null,
-      Object.keys(one.discarded ?? {}).length ? ["Discarded", Object.entries(one.discarded).map(([why, count]) => `${count} ${why}`).join(", ")] : null,
-      Object.keys(one.quoted ?? {}).length ? ["Quotations", Object.entries(one.quoted).map(([why, count]) => `${count} ${why}`).join(", ")] : null,
-      one.engine ? ["Server", one.engine] : null,
+      one.repairs?.length ? ["Repaired", one.repairs.join(", ")] : null,
+      Object.keys(one.discarded ?? {}).length ? ["Dropped text", discarded(one.discarded).join(", ")] : null,
+      Object.keys(one.quoted ?? {}).length ? ["Quotations", quotations(one.quoted).join(", ")] : null,
       one.prompt_cut ? ["Prompt cut", `${one.prompt_cut.read} of at least ${one.prompt_cut.least} tokens read`] : null,
-      one.dropped?.length ? ["Dropped", one.dropped.join(", ")] : null,
+      one.dropped?.length ? ["Left out", one.dropped.join(", ")] : null,
       one.error ? ["Error", one.error.message] : null,
+      one.client ? ["Client key", one.client] : null,
       ["Request", one.request_id],
-    ].filter(Boolean);
-    show(this.facts, el("dl", {}, rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value ?? "–")))));
+    ].filter((row) => row?.[1]);
+    show(this.all, el("dl", {}, rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
     if (this.tab === "timeline") this.fillTimeline();
     this.mark();
   }
@@ -144,8 +169,9 @@ export class ExchangePage {
     ];
     if (first || !this.panel.contains(this.picture.element)) show(this.panel, this.replies, el("div", { class: "notes" }), this.picture.element);
     show(this.panel.querySelector(".notes"), notes);
-    const following = first || this.picture.at >= this.picture.last;
-    this.picture.load(reply, { follow: following });
+    const open = this.told.summary.outcome === "open";
+    const near = reply.rejected ? null : this.told.summary.near?.character;
+    this.picture.load(reply, { follow: first ? open : this.picture.at >= this.picture.last, character: near });
   }
 
   choose(which) {

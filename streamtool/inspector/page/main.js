@@ -42,7 +42,7 @@ function welcome() {
       "The ", el("a", { href: "#/try" }, "playground"), " parses any text you enter."),
     el("dl", { class: "keys" },
       ...[["/", "search"], ["↑ ↓", "move through the list"], ["space", "play or pause"], ["← →", "previous or next delta"],
-        ["Home End", "go to the start or end"]].flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
+        ["Home End", "go to the start or end"], ["+ − 0", "zoom in, zoom out, show all"]].flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
   ));
 }
 

@@ -9,7 +9,8 @@ const KINDS = {
   discard: "discarded", quotation: "quotation, sent as text", held: "not yet known",
 };
 const LANES = { top: 20, written: 40, gap: 44, received: 40 };
-const HEIGHT = LANES.top + LANES.written + LANES.gap + LANES.received + 22;
+const HEIGHT = LANES.top + LANES.written + LANES.gap + LANES.received + 38;
+const MOST = 2000; // the largest magnification
 
 export class Picture {
   constructor(formats) {
@@ -17,6 +18,8 @@ export class Picture {
     this.at = 0;
     this.playing = null;
     this.byDelta = false;
+    this.view = [0, 1]; // the visible part of the whole reply
+    this.dragged = null;
     this.canvas = el("canvas", { class: "strip", height: HEIGHT, role: "img" });
     this.drawn = document.createElement("canvas");
     this.slider = el("input", { type: "range", min: 0, step: 1, value: 0, class: "slider", "aria-label": "Delta",
@@ -27,7 +30,7 @@ export class Picture {
     this.scale = el("select", { "aria-label": "Scale", on: { input: () => { this.byDelta = this.scale.value === "delta"; this.paint(); } } },
       el("option", { value: "time" }, "by time"), el("option", { value: "delta" }, "by delta"));
     this.step = el("dl", { class: "step" });
-    const told = el("div", { class: "told", tabindex: 0, role: "region", "aria-label": "Selected delta" }, this.step);
+    const told = el("div", { class: "told", role: "region", "aria-label": "Selected delta" }, this.step);
     this.spoken = el("p", { class: "unseen", role: "status" });
     this.written = el("pre", { class: "written", tabindex: 0, role: "region", "aria-label": "What the model wrote" });
     this.received = el("pre", { class: "received", tabindex: 0, role: "region", "aria-label": "What the client received" });
@@ -39,18 +42,22 @@ export class Picture {
         this.play,
         button("▶", "Next delta", () => this.seek(this.at + 1)),
         button("▶|", "Go to the end", () => this.seek(this.last)),
-        el("label", {}, "Speed ", this.speed), el("label", {}, "Scale ", this.scale)),
+        el("label", {}, el("span", { class: "unseen" }, "Speed"), this.speed), el("label", {}, el("span", { class: "unseen" }, "Scale"), this.scale),
+        button("+", "Zoom in", () => this.zoom(2)), button("−", "Zoom out", () => this.zoom(0.5)), button("fit", "Show the whole reply", () => this.look(0, 1))),
       this.canvas, this.slider, this.spoken,
-      el("ul", { class: "legend", "aria-label": "Colors" },
-        Object.entries(KINDS).map(([kind, word]) => el("li", {}, el("i", { class: `swatch ${kind}` }), word)),
-        el("li", {}, el("i", { class: "swatch waited" }), "buffered, then released")),
-      told,
       el("div", { class: "texts" },
         el("section", {}, el("h3", {}, "The model wrote"), this.written),
-        el("section", {}, el("h3", {}, "The client received"), this.received)));
+        el("section", {}, el("h3", {}, "The client received"), this.received)),
+      told,
+      el("ul", { class: "legend", "aria-label": "Colors" },
+        Object.entries(KINDS).map(([kind, word]) => el("li", {}, el("i", { class: `swatch ${kind}` }), word)),
+        el("li", {}, el("i", { class: "swatch waited" }), "buffered, then released")));
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", () => this.describe(this.at));
-    this.canvas.addEventListener("pointerdown", (event) => { this.stop(); this.seek(this.stepAt(event)); });
+    this.canvas.addEventListener("pointerdown", (event) => this.press(event));
+    this.canvas.addEventListener("pointerup", (event) => this.release(event));
+    this.canvas.addEventListener("dblclick", () => this.look(0, 1));
+    this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     for (const place of [this.written, this.received]) {
       place.addEventListener("pointerover", (event) => { if (event.target.dataset.step) this.describe(Number(event.target.dataset.step), event.target); });
       place.addEventListener("pointerout", () => this.describe(this.at));
@@ -74,7 +81,7 @@ export class Picture {
   }
 
   // Shows a reply. If it continues the current one, existing elements are kept.
-  load(reply, { follow = true } = {}) {
+  load(reply, { follow = true, character = null } = {}) {
     const before = this.reply;
     const grows = before && before.parser === reply.parser && reply.text.startsWith(before.text);
     this.reply = reply;
@@ -85,8 +92,17 @@ export class Picture {
     this.slider.max = this.last;
     this.describeAll();
     this.at = -1;
+    if (!grows) this.view = [0, 1];
     this.paint();
-    this.go(follow || !grows ? this.last : Math.min(Number(this.slider.value), this.last));
+    this.go(follow ? this.last : grows ? Math.min(Number(this.slider.value), this.last) : this.interesting(character));
+  }
+
+  // Returns the delta with this character or, without one, the first delta that may be or is part of a call; the last one
+  // if there is none.
+  interesting(character) {
+    const place = character !== null && character !== undefined ? this.steps.findIndex(([, , end]) => end > character)
+      : this.steps.findIndex(([, , , , held, , , events]) => held || events.some((event) => event.type === "call_start"));
+    return place < 0 ? this.last : place;
   }
 
   // Returns, for each step, the call that it belongs to. Used to describe the step.
@@ -170,7 +186,53 @@ export class Picture {
 
   x(step, time) {
     const part = this.byDelta ? (step + 0.5) / Math.max(this.steps.length, 1) : (time - this.begin) / Math.max(this.end - this.begin, 1e-6);
-    return 4 + part * (this.width - 8);
+    return 4 + ((part - this.view[0]) / (this.view[1] - this.view[0])) * (this.width - 8);
+  }
+
+  // Returns the part of the whole reply at a position of the pointer.
+  partAt(event) {
+    const x = event.clientX - this.canvas.getBoundingClientRect().left;
+    return this.view[0] + ((x - 4) / (this.width - 8)) * (this.view[1] - this.view[0]);
+  }
+
+  // Shows a part of the reply, from 0 to 1.
+  look(from, to) {
+    const size = Math.min(Math.max(to - from, 1 / MOST), 1);
+    const begin = Math.min(Math.max(from, 0), 1 - size);
+    this.view = [begin, begin + size];
+    this.paint();
+  }
+
+  zoom(factor, around = null) {
+    const [from, to] = this.view;
+    const selected = from + ((this.xOf(this.at) - 4) / (this.width - 8)) * (to - from);
+    const middle = around ?? (from <= selected && selected <= to ? selected : (from + to) / 2);
+    this.look(middle - (middle - from) / factor, middle + (to - middle) / factor);
+  }
+
+  wheel(event) {
+    const size = this.view[1] - this.view[0];
+    if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(-event.deltaY / 200), this.partAt(event));
+    else if (size < 1 && (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))) {
+      const way = ((event.deltaX || event.deltaY) / this.width) * size;
+      this.look(this.view[0] + way, this.view[1] + way);
+    } else return;
+    event.preventDefault();
+  }
+
+  // A click selects a delta; a drag shows the part of the reply between its ends.
+  press(event) {
+    this.stop();
+    this.dragged = { from: this.partAt(event), x: event.clientX, wide: false };
+    if (event.pointerType === "mouse") this.canvas.setPointerCapture(event.pointerId);
+  }
+
+  release(event) {
+    const { dragged } = this;
+    this.dragged = null;
+    if (!dragged) return;
+    if (dragged.wide) this.look(Math.min(dragged.from, this.partAt(event)), Math.max(dragged.from, this.partAt(event)));
+    else this.seek(this.stepAt(event));
   }
 
   xOf(step) {
@@ -212,13 +274,42 @@ export class Picture {
     draw.font = "12px system-ui, sans-serif";
     draw.fillStyle = this.colours.faint;
     draw.fillText("the model writes", 4, LANES.top - 6);
-    draw.fillText("the client receives", 4, HEIGHT - 6);
-    draw.textAlign = "right";
-    draw.fillText(this.byDelta ? plural(this.steps.length, "delta") : `${seconds(this.begin)} – ${seconds(this.end)}`, this.width - 4, LANES.top - 6);
-    draw.textAlign = "left";
+    draw.fillText("the client receives", 4, HEIGHT - 22);
     draw.fillStyle = this.colours.line;
     draw.fillRect(0, LANES.top, this.width, LANES.written);
     draw.fillRect(0, LANES.top + LANES.written + LANES.gap, this.width, LANES.received);
+    this.paintAxis(draw);
+  }
+
+  // Draws about one tick per 90 pixels, at round times or numbers of deltas.
+  paintAxis(draw) {
+    const [first, whole] = this.byDelta ? [0, this.steps.length] : [this.begin, Math.max(this.end - this.begin, 1e-6)];
+    const from = first + this.view[0] * whole;
+    const to = first + this.view[1] * whole;
+    const rough = ((to - from) * 90) / this.width;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = Math.max([1, 2, 5, 10].find((one) => one * power >= rough) * power, this.byDelta ? 1 : 1e-4);
+    const digits = step >= 0.001 ? 0 : 1;
+    const label = (at) => (this.byDelta ? `${Math.round(at)}` : to < 1 ? `${(at * 1000).toFixed(digits)} ms` : `${at.toFixed(Math.max(0, Math.ceil(-Math.log10(step))))} s`);
+    draw.fillStyle = this.colours.faint;
+    let free = 0;
+    for (let at = Math.ceil(from / step) * step, i = 0; at <= to && i < 60; at += step, i++) {
+      const x = 4 + ((at - from) / (to - from)) * (this.width - 8);
+      draw.fillRect(x, HEIGHT - 18, 1, 5);
+      const text = label(at);
+      const { width } = draw.measureText(text);
+      const left = Math.min(Math.max(x - width / 2, 0), this.width - width);
+      if (left < free) continue;
+      draw.fillText(text, left, HEIGHT - 3);
+      free = left + width + 8;
+    }
+  }
+
+  // Returns the beginning of a text that fits into a width.
+  fitting(draw, text, width) {
+    if (draw.measureText(text).width <= width) return text;
+    const count = bisect(text.length, (i) => draw.measureText(`${text.slice(0, i + 1)}…`).width <= width);
+    return count ? `${text.slice(0, count)}…` : "";
   }
 
   // Returns the intervals in which text was buffered: from the step that buffers text to the step that releases it.
@@ -241,17 +332,15 @@ export class Picture {
     for (const hold of this.holds()) {
       const from = this.xOf(hold.from);
       const width = Math.max(this.xOf(hold.to) - from, 1.5);
+      if (from > this.width || from + width < 0) continue;
       draw.fillStyle = this.colours.hold;
       draw.fillRect(from, top, width, LANES.gap);
-      if (width < 90) continue;
-      draw.save();
-      draw.beginPath();
-      draw.rect(from, top, width - 4, LANES.gap);
-      draw.clip();
+      const left = Math.max(from, 0) + 5;
+      const room = Math.min(from + width, this.width) - left - 4;
+      if (room < 60) continue;
       draw.fillStyle = this.colours.ink;
-      draw.fillText("buffered:", from + 5, top + 18);
-      draw.fillText(hold.why, from + 5, top + 34);
-      draw.restore();
+      draw.fillText("buffered:", left, top + 18);
+      draw.fillText(this.fitting(draw, hold.why, room), left, top + 34);
     }
   }
 
@@ -266,6 +355,7 @@ export class Picture {
       if (!bars) continue;
       const all = bars.reduce((sum, [, length]) => sum + length, 0);
       const x = this.xOf(i);
+      if (x < -8 || x > this.width) continue;
       const width = Math.max(Math.min((this.xOf(i + 1) - x) * 0.8, 8), 1);
       let y = LANES.top;
       for (const [kind, length] of bars) {
@@ -283,6 +373,7 @@ export class Picture {
     this.reply.sent.forEach(([time, step, events]) => {
       const seen = events.map((event) => kinds[event.type]).filter(Boolean);
       const x = this.x(step, time);
+      if (x < -8 || x > this.width) return;
       seen.forEach((kind, i) => {
         draw.fillStyle = this.colours[kind];
         draw.fillRect(x, top + (i * LANES.received) / seen.length, Math.max(Math.min(this.width / this.steps.length, 8) * 0.8, 1), LANES.received / seen.length);
@@ -298,7 +389,7 @@ export class Picture {
     draw.drawImage(this.drawn, 0, 0);
     draw.setTransform(ratio, 0, 0, ratio, 0, 0);
     draw.fillStyle = this.colours.head;
-    draw.fillRect(Math.round(this.xOf(Math.max(step, 0))) - 1, LANES.top - 4, 2, HEIGHT - LANES.top - 14);
+    draw.fillRect(Math.round(this.xOf(Math.max(step, 0))) - 1, LANES.top - 4, 2, HEIGHT - LANES.top - 28);
   }
 
   // --- navigation
@@ -319,8 +410,20 @@ export class Picture {
     this.slider.value = to;
     const [time, start, end, , held] = this.steps[to] ?? [0, 0, 0, "", 0];
     this.slider.setAttribute("aria-valuetext", `${to + 1} of ${this.steps.length}, ${seconds(time)}, ${end - start} characters, ${held} buffered`);
-    if (this.colours) this.paintHead();
+    if (this.colours) this.reveal();
     this.describe(to);
+  }
+
+  // Moves the visible part so that it contains the selected delta, and marks the delta.
+  reveal() {
+    const x = this.xOf(this.at);
+    if (x >= 0 && x <= this.width) {
+      this.paintHead();
+      return;
+    }
+    const [from, to] = this.view;
+    const selected = from + ((x - 4) / (this.width - 8)) * (to - from);
+    this.look(selected - (to - from) / 2, selected + (to - from) / 2);
   }
 
   showWritten(from, to) {
@@ -328,6 +431,7 @@ export class Picture {
     const then = from < 0 ? 0 : bisect(this.arrives.length, (i) => this.arrives[i] <= from);
     if (from < 0) this.spans.forEach((span, i) => span.classList.toggle("future", i >= now));
     else for (let i = Math.min(now, then); i < Math.max(now, then); i++) this.spans[i].classList.toggle("future", i >= now);
+    this.point(this.spans[now - 1], "pointed");
     for (const [left, i] of this.leaving) this.spans[i].classList.toggle("held-now", this.arrives[i] <= to && to < left);
     if (this.playing) this.follow(this.written, this.spans[now - 1]);
   }
@@ -337,7 +441,15 @@ export class Picture {
     const then = from < 0 ? 0 : bisect(this.pieces.length, (i) => this.pieces[i][0] <= from);
     if (from < 0) this.pieces.forEach(([, span], i) => span.classList.toggle("future", i >= now));
     else for (let i = Math.min(now, then); i < Math.max(now, then); i++) this.pieces[i][1].classList.toggle("future", i >= now);
+    this.point(this.pieces[now - 1]?.[1], "answered");
     if (this.playing) this.follow(this.received, this.pieces[now - 1]?.[1]);
+  }
+
+  // Marks the end of the text so far, after `span`. `which` names the text.
+  point(span, which) {
+    this[which]?.classList.remove("now");
+    this[which] = span;
+    span?.classList.add("now");
   }
 
   follow(place, span) {
@@ -378,6 +490,9 @@ export class Picture {
     }
     const moves = { ArrowLeft: this.at - 1, ArrowRight: this.at + 1, Home: 0, End: this.last };
     if (event.key === " ") this.toggle();
+    else if (event.key === "+" || event.key === "=") this.zoom(2);
+    else if (event.key === "-") this.zoom(0.5);
+    else if (event.key === "0") this.look(0, 1);
     else if (event.key in moves) this.seek(moves[event.key]);
     else return;
     event.preventDefault();
@@ -393,8 +508,19 @@ export class Picture {
   }
 
   hover(event) {
-    if (event.buttons) this.seek(this.stepAt(event));
-    else this.describe(this.stepAt(event));
+    const { dragged } = this;
+    if (!dragged) {
+      this.describe(this.stepAt(event));
+      return;
+    }
+    dragged.wide ||= Math.abs(event.clientX - dragged.x) > 5;
+    if (!dragged.wide) return;
+    this.paintHead();
+    const draw = this.canvas.getContext("2d");
+    const begin = this.canvas.getBoundingClientRect().left;
+    draw.globalAlpha = 0.18;
+    draw.fillRect(Math.min(dragged.x, event.clientX) - begin, LANES.top, Math.abs(event.clientX - dragged.x), HEIGHT - LANES.top - 36);
+    draw.globalAlpha = 1;
   }
 
   describe(index, span) {
