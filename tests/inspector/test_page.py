@@ -222,7 +222,7 @@ def test_the_timeline_is_zoomed_by_dragging_and_shows_a_reply_without_a_call_at_
     found.ask()
     found.open().wait_for_selector("#exchanges .outcome.text")
     page = found.show()
-    assert shown(page, ".written") == "Sure! I will use the tool.\n\n<t", "the delta with the markup"
+    assert shown(page, ".written") == "Sure! I will use the tool.\n\n<too", "the delta with the markup"
     assert "No call" in page.text_content(".band")
     box = page.locator(".strip").bounding_box()
     page.mouse.move(box["x"] + 100, box["y"] + 40)
