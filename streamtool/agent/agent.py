@@ -15,7 +15,7 @@ runs with `async with agent`.
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import httpx
@@ -41,6 +41,9 @@ from streamtool.protocols import chat
 from streamtool.protocols.registry import CLIENTS, upstream_protocol_for
 from streamtool.schemas.validator import require_library
 from streamtool.settings import Settings, UpstreamSettings, with_options
+
+if TYPE_CHECKING:
+    from streamtool.observe.otel import AgentSpans
 
 Messages = str | Sequence[Mapping[str, Json]]
 
@@ -114,6 +117,8 @@ class Agent:
         self._resources = Resources(
             self.settings, tuple(map(as_tool, tools)), model, app, on_exchange, transport, through
         )
+        self._spans = _agent_spans() if self.settings.otel else None
+        self._protocol = mine.protocol or chat.NAME
         self._opened: OpenResources | None = None
         self._stack: AsyncExitStack | None = None
         """Exit stack for `async with agent`."""
@@ -206,8 +211,22 @@ class Agent:
         names = Names(found.tools, restricted=self._native)
         asked = evolve(self._asked, tools=offered)
         talk = ModelClient(found.middleware, asked, names, self._listens, self._headers, choice=self._first)
-        run._loop = loop = Loop(talk, found.tools, self._plan, send.send)  # noqa: SLF001  both classes are in this module
-        await send.send(await loop.run(messages))
+        run._loop = loop = Loop(talk, found.tools, self._plan, send.send, self._spans)  # noqa: SLF001  both classes are in this module
+        if self._spans is None:
+            final = await loop.run(messages)
+        else:
+            with self._spans.run(self._asked.model, self._protocol) as used:
+                try:
+                    final = await loop.run(messages)
+                finally:
+                    used(loop.usage)
+        await send.send(final)
+
+
+def _agent_spans() -> "AgentSpans":
+    from streamtool.observe.otel import AgentSpans  # noqa: PLC0415  requires an extra
+
+    return AgentSpans()
 
 
 class AgentRun:

@@ -7,6 +7,7 @@ the result of the call. A call is cancelled when it times out, and all calls are
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 from attrs import frozen
@@ -16,6 +17,9 @@ from streamtool.agent.tools import ExecutableTool, Prepared
 from streamtool.core.conversation import Part, TextPart
 from streamtool.core.errors import StreamtoolError
 from streamtool.core.json_value import Json
+
+if TYPE_CHECKING:
+    from streamtool.observe.otel import AgentSpans
 
 _MAX_CONCURRENT = 100
 """Maximum number of calls from one reply that run concurrently."""
@@ -32,18 +36,26 @@ class Task:
     arguments: Mapping[str, Json]
 
 
-async def execute_calls(tasks: Sequence[Task], limit: float | None, tell: Emit) -> list[ToolCallResult]:
+async def execute_calls(
+    tasks: Sequence[Task], limit: float | None, tell: Emit, spans: "AgentSpans | None" = None
+) -> list[ToolCallResult]:
     """Execute calls and return their results in order.
 
     `tell` receives progress events, and each result as soon as it is available. `limit` is the timeout, in seconds, for
-    calls to tools that do not define one.
+    calls to tools that do not define one. `spans`, if there are any, create a span for each call.
     """
     results: dict[int, ToolCallResult] = {}
     running = anyio.CapacityLimiter(_MAX_CONCURRENT)
 
     async def one(number: int, task: Task) -> None:
         async with running:
-            results[number] = result = await _execute(task, limit, tell)
+            if spans is None:
+                result = await _execute(task, limit, tell)
+            else:
+                with spans.tool(task.tool.name, task.id, task.arguments, task.tool.description) as returned:
+                    result = await _execute(task, limit, tell)
+                    returned(result.text, result.error)
+            results[number] = result
         await tell(result)
 
     async with anyio.create_task_group() as group:

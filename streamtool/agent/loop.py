@@ -16,7 +16,7 @@ The caller's messages are never modified.
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from attrs import frozen
 
@@ -32,6 +32,9 @@ from streamtool.policy import Finding, ProposedCall, WholeReply, find
 from streamtool.protocols import chat
 from streamtool.protocols.shared import wire
 from streamtool.schemas.validator import InvalidArguments, Validator
+
+if TYPE_CHECKING:
+    from streamtool.observe.otel import AgentSpans
 
 QuotedCalls = Literal["refuse", "approve"]
 Approve = Callable[[ToolCallEnd], bool | Veto | Awaitable[bool | Veto]]
@@ -55,8 +58,16 @@ class LoopOptions:
 class Loop:
     """Runs the loop for one run of an agent."""
 
-    def __init__(self, talk: ModelClient, tools: Mapping[str, ExecutableTool], plan: LoopOptions, tell: Emit) -> None:
+    def __init__(
+        self,
+        talk: ModelClient,
+        tools: Mapping[str, ExecutableTool],
+        plan: LoopOptions,
+        tell: Emit,
+        spans: "AgentSpans | None" = None,
+    ) -> None:
         self._client = talk
+        self._spans = spans
         self._tools = tools
         self._plan = plan
         self._tell = tell
@@ -136,9 +147,12 @@ class Loop:
             await self._tell(Rejected(task.cause, task.answer, call.id, call.name))
             rejected[call.id] = ToolCallResult(call.id, call.name, (TextPart(task.answer),), error=True)
             self._results_so_far.append(rejected[call.id])
-        done = {result.id: result for result in await execute_calls(tasks, self._plan.timeout, self._tell_result)}
+        done = {result.id: result for result in await self._execute(tasks)}
         refused = any(call.id in rejected for call in calls) and not tasks
         return [done.get(call.id) or rejected[call.id] for call in calls], not refused
+
+    async def _execute(self, tasks: Sequence[Task]) -> list[ToolCallResult]:
+        return await execute_calls(tasks, self._plan.timeout, self._tell_result, self._spans)
 
     async def _tell_result(self, event: Event) -> None:
         if isinstance(event, ToolCallResult):

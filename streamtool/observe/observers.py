@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from streamtool.observe.otel import OpenTelemetry
     from streamtool.observe.recordings import Recorder, Recording
     from streamtool.observe.ring import InspectedExchange, Ring
+    from streamtool.observe.span_messages import SpanMessages
 
 OnExchange = Callable[[Record], object]
 
@@ -121,6 +122,7 @@ class Watch:
         "_ended",
         "_exchange",
         "_inspected",
+        "_messages",
         "_near",
         "_observers",
         "_on_exchange",
@@ -156,8 +158,11 @@ class Watch:
             self._inspected = observers.ring.begin(exchange, self._client)
         if observers.verdict_header:
             exchange.annotate(self._verdict_header)
-        if self._recording or self._inspected or self._debug:
-            traces = (self._recording, self._inspected, self._debug)
+        self._messages: SpanMessages | None = None
+        if observers.spans is not None and observers.spans.contents and not exchange.passthrough:
+            self._messages = observers.spans.messages(exchange)
+        traces = (self._recording, self._inspected, self._debug, self._messages)
+        if any(traces):
             told: list[ExchangeListener] = [trace for trace in traces if trace is not None]
             exchange.listener = told[0] if len(told) == 1 else _ListenerGroup(told)
 
@@ -213,7 +218,7 @@ class Watch:
         if observers.metrics is not None:
             _call_safely(observers.metrics, record)
         if observers.spans is not None:
-            _call_safely(observers.spans, record, self._context)
+            _call_safely(observers.spans, record, self._context, self._messages)
         if self._on_exchange is not None:
             _call_safely(self._on_exchange, record)
         spent = (record.usage, record.usage.retried)

@@ -3,18 +3,24 @@
 A span is created when its exchange has ended, with the exchange's start and end times, and is sent to the tracer
 provider that the process has configured. Its parent is the span in whose context the exchange began (usually created by
 the server's instrumentation) or, failing that, the span named by the request's `traceparent`. Attribute names follow
-the semantic conventions as of about version 1.41, when they were still in development. Attributes that the conventions
-do not define begin with `streamtool.`. Contents are never recorded.
+the semantic conventions of version 1.45, in which they are still in development. Attributes that the conventions
+do not define begin with `streamtool.`. Contents are recorded only if the conventions' own variable asks for them
+(`span_messages`). An agent's run has a span, too, with its exchanges and the tools that it executes as children.
 """
 
+import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from streamtool.core.errors import SettingsError
-from streamtool.exchange import Record
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Usage
+from streamtool.exchange import Exchange, Record
 from streamtool.observe.logs import fields
 from streamtool.observe.printable import printable
+from streamtool.observe.span_messages import SpanMessages, records_contents
 from streamtool.protocols.options import SPANS
 from streamtool.protocols.table import PROTOCOLS
 
@@ -28,6 +34,8 @@ except ImportError as missing:
         code="missing_extra",
     ) from missing
 
+AGENT: Final = "streamtool"
+"""The name of our agent in spans."""
 _REASONS: Final = {"stop_sequence": "stop", "filter": "content_filter"}
 _OWN: Final = (
     "request_id",
@@ -66,6 +74,7 @@ class OpenTelemetry:
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("streamtool", tracer_provider=provider)
+        self.contents = records_contents()
 
     def context(self, headers: Iterable[tuple[bytes, bytes]]) -> contexts.Context:
         """Return the context for an exchange that begins now. `headers` are the headers of its request, which may name
@@ -77,15 +86,21 @@ class OpenTelemetry:
         carrier = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
         return propagate.extract(carrier, context=current)
 
-    def __call__(self, record: Record, context: contexts.Context | None = None) -> None:
-        """Create the span for an exchange that has ended."""
+    def messages(self, exchange: Exchange) -> SpanMessages:
+        """Return a listener that collects the messages of an exchange."""
+        return SpanMessages(exchange)
+
+    def __call__(
+        self, record: Record, context: contexts.Context | None = None, messages: SpanMessages | None = None
+    ) -> None:
+        """Create the span for an exchange that has ended, with its messages if there are any."""
         end = time.time_ns()
         start = end - int(record.seconds * _NANO)
         span = self._tracer.start_span(
             f"chat {printable(record.upstream_model)}",
             context=context,
             kind=trace.SpanKind.CLIENT,
-            attributes=dict(_attributes(record)),
+            attributes={**dict(_attributes(record)), **dict(messages.attributes() if messages is not None else ())},
             start_time=start,
         )
         for attempt in fields(record)["attempts"]:
@@ -97,6 +112,66 @@ class OpenTelemetry:
         if record.error is not None:
             span.set_status(trace.StatusCode.ERROR, fields(record)["error"]["message"])
         span.end(end_time=end)
+
+
+class AgentSpans:
+    """Spans for the runs of an agent, and for the tools that it executes."""
+
+    def __init__(self, provider: trace.TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer("streamtool", tracer_provider=provider)
+        self._contents = records_contents()
+
+    @contextmanager
+    def run(self, model: str, protocol: str) -> Iterator[Callable[[Usage], None]]:
+        """Return a context manager for one run, which yields a function that notes the run's token usage."""
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": AGENT,
+            "gen_ai.provider.name": PROTOCOLS[protocol].provider or protocol,
+            "gen_ai.request.model": printable(model),
+        }
+        with self._tracer.start_as_current_span(
+            f"invoke_agent {AGENT}", kind=trace.SpanKind.INTERNAL, attributes=attributes, record_exception=False
+        ) as span:
+
+            def used(usage: Usage) -> None:
+                span.set_attributes(
+                    {"gen_ai.usage.input_tokens": usage.input, "gen_ai.usage.output_tokens": usage.output}
+                )
+
+            yield used
+
+    @contextmanager
+    def tool(
+        self, name: str, id: str, arguments: Mapping[str, Json], description: str
+    ) -> Iterator[Callable[[str, bool], None]]:
+        """Return a context manager for one execution of a tool. It yields a function that notes the text of its result,
+        and whether the tool failed.
+        """
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": printable(name),
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": printable(id),
+        }
+        if self._contents:
+            attributes["gen_ai.tool.description"] = description
+            attributes["gen_ai.tool.call.arguments"] = json.dumps(arguments, ensure_ascii=False)
+        with self._tracer.start_as_current_span(
+            f"execute_tool {printable(name)}",
+            kind=trace.SpanKind.INTERNAL,
+            attributes=attributes,
+            record_exception=False,
+        ) as span:
+
+            def returned(text: str, failed: bool) -> None:
+                if self._contents:
+                    span.set_attribute("gen_ai.tool.call.result", text)
+                if failed:
+                    span.set_attribute("error.type", "tool_error")
+                    span.set_status(trace.StatusCode.ERROR)
+
+            yield returned
 
 
 def _attributes(record: Record) -> Iterator[tuple[str, AttributeValue]]:
