@@ -94,7 +94,10 @@ TriedProtocol = Annotated[
 KeyEnv = Annotated[str | None, typer.Option(metavar="NAME", help="Environment variable that holds the upstream's key.")]
 JsonEvents = Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")]
 Config = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Settings file (TOML); default: the one named by STREAMTOOL_CONFIG.")
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Settings file (TOML); default: ./streamtool.toml, or the one in ~/.config/streamtool."
+    ),
 ]
 Calibrations = Annotated[
     str | None,

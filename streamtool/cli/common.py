@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CONFIG = "STREAMTOOL_CONFIG"
 """Environment variable that names the settings file."""
+SETTINGS: Final = "streamtool.toml"
+"""Name of the default settings files."""
 
 _SETTINGS_SIZE = 1024 * 1024
 """Maximum size of a settings file, in bytes."""
@@ -101,14 +103,31 @@ def _open_again(name: str) -> BinaryIO:
     raise SettingsError(f"{name} is not a regular file and can be read only once", param=name)
 
 
+def settings_file(config: str | None) -> str | None:
+    """Return the name of the settings file: `config`, the one named by STREAMTOOL_CONFIG, or the first of the default
+    files that exists.
+    """
+    return config or os.environ.get(CONFIG) or next((str(path) for path in default_files() if path.is_file()), None)
+
+
+def default_files() -> Sequence[Path]:
+    """Return the default settings files: in the working directory, and in the user's configuration folder."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(base) if Path(base).is_absolute() else Path.home() / ".config"
+    return Path(SETTINGS), folder / "streamtool" / SETTINGS
+
+
 def read_settings_file(config: str | None, *, again: bool = False) -> str:
-    """Return the text of the settings file, or "" without one: `config`, or the file named by STREAMTOOL_CONFIG.
+    """Return the text of the settings file (see `settings_file`), or "" without one. The name of a default file is
+    printed.
 
     If it is read `again`, it must be a regular file. Raises SettingsError.
     """
-    name = config or os.environ.get(CONFIG)
-    if not name:
+    name = settings_file(config)
+    if name is None:
         return ""
+    if not (again or config or os.environ.get(CONFIG)):
+        print_error(f"settings from {name}")
     with _open_again(name) if again else open_source(name) as file:
         try:
             content = file.read(_SETTINGS_SIZE + 1)

@@ -943,3 +943,29 @@ def test_serve_check_lists_allowed_hosts_and_origins(run, monkeypatch):
         "  names     proxy.example",
         "  origins   https://app.example, http://localhost:*",
     ]
+
+
+def test_default_settings_files(run, monkeypatch, tmp_path):
+    """The file in the working directory precedes the user's; a named file precedes both."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "streamtool").mkdir(parents=True)
+    own, users, named = (
+        tmp_path / "streamtool.toml",
+        tmp_path / "config" / "streamtool" / "streamtool.toml",
+        tmp_path / "named.toml",
+    )
+    assert run("serve", "--check")[0] == 0
+    users.write_text('format = "qwen3_coder"')
+    code, out, err = run("serve", "--check")
+    assert (code, f"settings from {users}" in err, "format qwen3_coder" in out) == (0, True, True)
+    own.write_text('format = "fenced"')
+    code, out, err = run("serve", "--check")
+    assert (code, "settings from streamtool.toml" in err, "format fenced" in out) == (0, True, True)
+    named.write_text('format = "labelled"')
+    code, out, err = run("serve", "--check", "--config", str(named))
+    assert (code, "settings from" in err, "format labelled" in out) == (0, False, True)
+    own.write_text("formt = 1")
+    code, _, err = run("serve", "--check")
+    assert code != 0
+    assert "format" in err
