@@ -27,7 +27,7 @@ _FEWEST: Final = 512
 """The shortest prompt that is checked, in tokens."""
 _MARGIN: Final = 0.75
 """The share of the prompt that the upstream must have read."""
-_FIX: Final = "give the server a larger context window"
+_FIX: Final = "start the model's server with a larger context window"
 
 
 def prompt_cut(plan: Plan, usage: Usage, made: Callable[[], Conversation | None], *, sent: int) -> PromptCut | None:

@@ -89,7 +89,7 @@ class Engine:
     """Whether the server may cut a prompt that does not fit, without an error."""
     uncached: str = ""
     """A regular expression for the versions whose count of prompt tokens leaves out cached ones."""
-    fix: str = "give the server a larger context window"
+    fix: str = "start the model's server with a larger context window"
     """The remedy for prompts that do not fit."""
 
 

@@ -143,7 +143,7 @@ def _sum_by_name(pairs: Iterable[tuple[str, int]]) -> Iterable[tuple[str, int]]:
 
 
 def summarize(record: Record, *, contents: bool = False) -> str:
-    """Return a one-line summary of the exchange."""
+    """Return a one-line summary of the exchange, without what its verdict states."""
     said = [_served(record)]
     if record.dropped:
         more = len(record.dropped) - _TOLD
@@ -162,8 +162,6 @@ def summarize(record: Record, *, contents: bool = False) -> str:
         said.append(f"resumed: {len(record.resumed)}, {printable('; '.join(map(str, record.resumed[:_TOLD])), 300)}")
     if record.unmet is not None:
         said.append(f"delivered despite: {record.unmet}")
-    if record.prompt_cut is not None and record.error is None:
-        said.append(str(record.prompt_cut))
     if record.outcome == "left":
         said.append("the client left")
     elif record.incomplete:

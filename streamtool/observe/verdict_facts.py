@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from statemachine.names import differs_in_one
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import NearCall, Record
 from streamtool.observe.printable import loggable_message, printable
@@ -24,26 +25,22 @@ class FailureWords:
     """Whether the model refused to act."""
 
 
+FORCE: Final = "Force the call: set `forcing` for the upstream."
+OFFER: Final = 'Offer a tool with this name, or let the client handle the name: `unknown_tools = "deliver"`.'
 CAUSES: Final[Mapping[str, FailureWords]] = {
     "tools denied": FailureWords("denied having tools", refuses=True),
     "environment denied": FailureWords("denied having access to files, commands or the network", refuses=True),
     "tool search": FailureWords("searched for tools"),
     "too many searches": FailureWords("searched for tools too often", "Show more tools at once: raise `select_tools`."),
-    "wrong tool": FailureWords(
-        "called another tool than the required one", "Force the call: set `forcing` for the upstream."
-    ),
-    "unknown tool": FailureWords(
-        "called a tool that is not offered", 'Offer the tool, or pass such calls on: `unknown_tools = "deliver"`.'
-    ),
+    "wrong tool": FailureWords("called another tool than the required one", FORCE),
+    "unknown tool": FailureWords("called a tool that is not offered", OFFER),
     "malformed": FailureWords(
         "wrote a call that cannot be read", "Teach another format: `streamtool eval` measures them."
     ),
     "schema": FailureWords(
         "wrote arguments that do not match the tool's schema", "Simplify the schema, or set `forcing` for the upstream."
     ),
-    "required call missing": FailureWords(
-        "left out the required call", "Force the call: set `forcing` for the upstream."
-    ),
+    "required call missing": FailureWords("left out the required call", FORCE),
     "call forbidden": FailureWords(
         "called a tool although none is allowed", 'Leave the tools out of requests with `tool_choice: "none"`.'
     ),
@@ -220,8 +217,12 @@ class Facts:
     @property
     def unmet_step(self) -> str:
         """The next step after the failure of the last attempt."""
-        words = CAUSES.get(self.record.unmet or "")
-        return "" if words is None else words.step
+        words, forced = CAUSES.get(self.record.unmet or ""), self.record.forced
+        if words is None:
+            return ""
+        if words.step == FORCE and forced not in ("", "prompt"):
+            return f"The server ignored the constraint (`{forced}`): `streamtool probe URL` shows which ones it honors."
+        return words.step
 
     # --- limits
 
@@ -334,6 +335,24 @@ class Facts:
         """The name in the text that looks like a call."""
         near = self.near
         return f"`{printable(near.name)}`" if near is not None and self.contents else "the name in it"
+
+    @property
+    def called_name(self) -> str:
+        """The name that is not offered, after a colon, or nothing if it is unknown."""
+        return f": {self.name}{self.nearest}" if self.near_is("name") and self.contents else ""
+
+    @property
+    def outcome_of_call(self) -> str:
+        """The fate of a call to a tool that is not offered."""
+        return "the reply was delivered without that call" if self.record.calls else "the client received it as text"
+
+    @property
+    def name_step(self) -> str:
+        """The next step after a call to a tool that is not offered."""
+        near = self.near
+        if near is not None and near.tool and differs_in_one(near.name, near.tool):
+            return 'Accept one wrong letter: `tool_names = "edit"`.'
+        return OFFER
 
     @property
     def nearest(self) -> str:

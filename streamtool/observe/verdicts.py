@@ -89,7 +89,9 @@ def _ended(outcome: str, also: Callable[[Facts], object] = lambda _: True) -> Ca
 
 
 _CALLED: Final = "{calls}{how}."
-_EVAL: Final = "Try another format (`--format`); `streamtool eval` measures which one this model obeys."
+_EVAL: Final = (
+    "Teach another format (`serve --format`; `streamtool eval` measures them), or add this one (docs/add-a-format.md)."
+)
 
 ERRORS: Final = (
     Row(
@@ -316,7 +318,7 @@ _ENDS: Final = (
     Row(
         "unknown tool to the end",
         _unmet("unknown tool", "too many searches"),
-        "{attempts} {unmet}; the reply was delivered without that call.",
+        "{attempts} {unmet}{called_name}; {outcome_of_call}.",
         "{unmet_step}",
         frozenset(("retried", "discarded")),
     ),
@@ -436,7 +438,7 @@ _TEXTS: Final = (
         "name not offered",
         lambda facts: facts.near_is("name"),
         "No call. {at} is a call in {near_format}, but {name} is not offered{nearest}.",
-        'Offer the tool, or accept one wrong letter: `tool_names = "edit"`.',
+        "{name_step}",
     ),
     Row(
         "in reasoning",
@@ -472,7 +474,7 @@ _TEXTS: Final = (
     Row(
         "no format matches",
         lambda facts: facts.near_is("no format"),
-        "No call. {at} looks like one but no format matches (nearest: {near_format}){and_name}.",
+        "No call. {at} looks like one but no format matches (most similar: {near_format}){and_name}.",
         _EVAL,
     ),
     Row(

@@ -230,7 +230,7 @@ def test_the_timeline_is_zoomed_by_dragging_and_shows_a_reply_without_a_call_at_
     page.mouse.move(box["x"] + 200, box["y"] + 40, steps=4)
     page.mouse.up()
     page.keyboard.press("End")
-    for name in ("Zoom in", "Zoom out", "Show the whole reply"):
+    for name in ("Zoom in", "Zoom out", "fit: show the whole reply"):
         page.click(f"[aria-label='{name}']")
     page.locator(".strip").dblclick()
     page.click("#tab-bytes")

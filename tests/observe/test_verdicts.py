@@ -87,7 +87,7 @@ CASES = {
     "forwarded": (evolve(BASE, passed=True, tools=0), "Forwarded unchanged: the request involves no tools."),
     "refused to the end": (evolve(BASE, unmet="tools denied", attempts=("tools denied", "tools denied")), "Even in attempt 3, the model denied having tools; that reply was delivered."),
     "required call missing": (evolve(BASE, unmet="required call missing"), "No valid call. The model left out the required call. Force the call"),
-    "unknown tool to the end": (evolve(BASE, unmet="unknown tool"), "called a tool that is not offered; the reply was delivered without that call"),
+    "unknown tool to the end": (evolve(BASE, unmet="unknown tool"), "called a tool that is not offered; the client received it as text"),
     "unreadable to the end": (evolve(BASE, unmet="malformed"), "wrote a call that cannot be read"),
     "schema violated to the end": (evolve(CALLED, unmet="schema"), "the call was delivered as it is"),
     "no answer to the end": (evolve(BASE, unmet="empty"), "wrote nothing after the result"),
@@ -113,7 +113,7 @@ CASES = {
     "format not read": (near("format"), "which is not read. Add that format to `formats`"),
     "text not read": (near("not read"), "the mode does not read the text"),
     "unreadable": (near("unreadable"), "begins a call in `tool_call`, but cannot be read to its end, and `get_wether` is not offered (nearest: `get_weather`)."),
-    "no format matches": (near("no format", text="<tool>get_wether</tool>"), "No call. At character 41, `<tool>get_wether</tool>` looks like one but no format matches (nearest: `tool_call`), and `get_wether` is not offered (nearest: `get_weather`). Try another format"),
+    "no format matches": (near("no format", text="<tool>get_wether</tool>"), "No call. At character 41, `<tool>get_wether</tool>` looks like one but no format matches (most similar: `tool_call`), and `get_wether` is not offered (nearest: `get_weather`). Teach another format"),
     "discarded": (evolve(BASE, discarded=(("unknown", 77), ("reasoning", 9))), "No call. 77 characters dropped: unknown tool."),
     "text cut off": (evolve(BASE, reason=Reason.LENGTH, options=(("max_tokens", 64),)), "The text was cut by the request's limit of 64 tokens before one began. Raise `max_tokens`"),
     "resumed text": (evolve(BASE, resumed=(evolve(CUT, cause="upstream died", place="text"),)), "No call. The server broke off inside text at character 300; resumed."),
@@ -307,7 +307,7 @@ def test_parsed_text_has_a_verdict():
 # --- where verdicts are shown
 
 WRONG = "Sure! I will use the weather tool now.\n\n<tool>get_wether</tool>\n<args>{}</args>"
-SHOWN = "At character 41, `<tool>get_wether</tool>` looks like one but no format matches (nearest: `tool_call`)"
+SHOWN = "At character 41, `<tool>get_wether</tool>` looks like one but no format matches (most similar: `tool_call`)"
 
 
 @both
@@ -374,3 +374,23 @@ async def test_a_server_examines_a_reply_in_another_thread(monkeypatch):
     await ask(app)
     assert SHOWN in str(app.observers.ring.summary("1")["verdict"])
     assert (len(threads), threading.get_ident() in threads) == (1, False)
+
+
+@both
+async def test_a_tool_that_is_not_offered_is_named_with_the_next_step():
+    for name, step in (("fetch_data", "let the client handle the name"), ("get_wether", 'tool_names = "edit"')):
+        app = inspected(model(CALL.replace("get_weather", name)), unknown_tools="text")
+        await ask(app)
+        found = app.observers.ring.summary("1")["verdict"]
+        assert f"`{name}` is not offered" in found["text"]
+        assert step in found["step"]
+    app = inspected(model(*[CALL.replace("get_weather", "fetch_data")] * 3))
+    await ask(app)
+    assert "called a tool that is not offered: `fetch_data`" in app.observers.ring.summary("1")["verdict"]["text"]
+
+
+@both
+async def test_a_constraint_that_the_server_ignores_is_named():
+    app = inspected(model("No.", "No.", "No."), app_forcing="schema", app_protocol="chat")
+    await ask(app, request(tool_choice="required"))
+    assert "The server ignored the constraint (`schema`)" in app.observers.ring.summary("1")["verdict"]["step"]

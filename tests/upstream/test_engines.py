@@ -480,7 +480,7 @@ def replying_ollama(read: int) -> Script:
     return Script((json.dumps({**done, "eval_count": 2}).encode() + b"\n",), content_type="application/x-ndjson")
 
 
-CUT = "the upstream read 2051 of at least 31"
+CUT = "2,051 of at least 3,1"
 REMEDY = 'set context, which Ollama gets as num_ctx if protocol is "ollama"'
 
 

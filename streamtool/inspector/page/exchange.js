@@ -164,7 +164,7 @@ export class ExchangePage {
       `Attempt ${reply.attempt}${reply.choice ? `, choice ${reply.choice}` : ""}${reply.rejected ? `: ${reply.rejected}` : ""}`)));
     const reply = replies[this.which];
     const notes = [
-      reply.rejected && el("p", { class: "why rejected" }, `This attempt was rejected: ${reply.rejected}. The client did not see it.`),
+      reply.rejected && el("p", { class: "why rejected" }, `This attempt was rejected: ${reply.rejected}. ${reply.sent.length ? "The client has its text, which the next attempt continues." : "The client did not see it."}`),
       ...reply.quoted.map((why) => el("p", { class: "why quotation" }, `A call was recognized as a quotation and sent as text: ${why}.`)),
     ];
     if (first || !this.panel.contains(this.picture.element)) show(this.panel, this.replies, el("div", { class: "notes" }), this.picture.element);

@@ -43,7 +43,7 @@ export class Picture {
         button("▶", "Next delta", () => this.seek(this.at + 1)),
         button("▶|", "Go to the end", () => this.seek(this.last)),
         el("label", {}, el("span", { class: "unseen" }, "Speed"), this.speed), el("label", {}, el("span", { class: "unseen" }, "Scale"), this.scale),
-        button("+", "Zoom in", () => this.zoom(2)), button("−", "Zoom out", () => this.zoom(0.5)), button("fit", "Show the whole reply", () => this.look(0, 1))),
+        button("+", "Zoom in", () => this.zoom(2)), button("−", "Zoom out", () => this.zoom(0.5)), button("fit", "fit: show the whole reply", () => this.look(0, 1))),
       this.canvas, this.slider, this.spoken,
       el("div", { class: "texts" },
         el("section", {}, el("h3", {}, "The model wrote"), this.written),
