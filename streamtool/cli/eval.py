@@ -210,6 +210,8 @@ def calibrate(report: reports.Report, flags: EvalFlags, *, only: bool) -> None:
         why = f"it has {best.cases} cases, and {ENOUGH} are needed"
     elif not best.right:
         why = "no case is right"
+    elif report.silent:
+        why = "the model made no call"
     elif not flags.representative:
         why = "it was measured with --suite, --group, --choice, --forcing or --select"
     else:
@@ -393,10 +395,14 @@ def fitting(rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
 
 
 def settings_of(report: reports.Report) -> str:
-    """Return the settings of the best variant as TOML; a comment if only the baseline was measured."""
+    """Return the settings of the best variant as TOML; a comment if only the baseline was measured, or the model never
+    called.
+    """
     best = report.best
     if best is None:
         return "# The baseline has no settings.\n"
+    if report.silent:
+        return "# No settings: the model made no call. `streamtool probe URL` shows its replies.\n"
     lines = ["[[model]]", f"match = {json_line(glob.escape(report.subject.model))}", f"mode = {json_line(best.mode)}"]
     if best.mode != "native":
         lines += [f"format = {json_line(best.format)}", f"schema = {json_line(best.schema)}"]

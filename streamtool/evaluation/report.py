@@ -91,8 +91,15 @@ class Report:
         return self.chance is not None and self.chance <= CLEAR
 
     @property
+    def silent(self) -> bool:
+        """Whether calls were expected, and no variant made the model call."""
+        return all(one.called == 0 for one in self.figures)
+
+    @property
     def conclusion(self) -> str:
         """One sentence about the best two variants."""
+        if self.silent:
+            return "The model made no call in any variant: the figures only show how often no call was right."
         best, *others = self.figures
         share = f"{best.variant}: {percent(best.right / best.cases if best.cases else None)} of {best.cases} right"
         if not others:

@@ -11,6 +11,7 @@ from streamtool.cli.eval import EvalFlags
 from streamtool.core.conversation import ToolChoice
 from streamtool.evaluation.scenario import demanding, suite
 from streamtool.prompting.turn_instructions import choice_text
+from streamtool.testing import ScriptedUpstream, text
 
 FLAGS = ("--format", "invoke", "--format", "object", "--mode", "emulate", "--requests", "72", "--no-calibration")
 
@@ -108,3 +109,25 @@ def test_the_report_contains_the_command_that_repeats_it(flags, words):
 def test_an_unknown_choice_is_rejected(capsys):
     assert main(["eval", "sample", "--choice", "any"]) == 2
     assert '--choice: "any" is unknown; known: auto, required' in capsys.readouterr().err
+
+
+def test_no_settings_are_recommended_if_the_model_never_calls(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with uvicorn_server(ScriptedUpstream(lambda _: text("I would rather not."))) as served:
+        flags = (
+            "--model",
+            "m",
+            "--protocol",
+            "chat",
+            "--format",
+            "invoke",
+            "--format",
+            "tool_call",
+            "--mode",
+            "emulate",
+        )
+        assert main(["eval", served.url, *flags, "--requests", "60", "--group", "none", "--group", "choice"]) == 0
+    out, err = capsys.readouterr()
+    assert "The model made no call in any variant" in out
+    assert "[[model]]" not in out
+    assert "the result is not saved" in err
