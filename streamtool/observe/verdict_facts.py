@@ -261,6 +261,7 @@ class Facts:
             "upstream's own limit": "Cut by the server's limit"
             + (f" of {first.tokens:,} tokens" if first.tokens else ""),
             "upstream reported an error": "The server reported an error",
+            "malformed call": "The call became unreadable",
         }.get(first.cause, "The server broke off")
         later = f", and {_times(len(others))} later" if others else ""
         return f"{how} inside {place} at character {first.character:,}{later}"

@@ -142,6 +142,12 @@ ERRORS: Final = (
         "Send the request again, or turn continuation off: `resume = 0`.",
     ),
     Row(
+        "call stays unreadable",
+        _code("malformed_call"),
+        "The model wrote a call that cannot be read, and its continuations cannot be read either.",
+        "Use `forcing` if the server can constrain calls, another `format`, or a larger model.",
+    ),
+    Row(
         "server broke off",
         _code("upstream_closed"),
         "The server closed the connection before the reply was complete.",
