@@ -98,7 +98,7 @@ def find_broken_call(reread: Reread, text: str, *, ended: bool, limit: int) -> t
             break
     if calls.start is None or not inner or len(calls.arguments) > limit - _UNIT or _is_complete(calls.arguments):
         return None
-    # The text of the piece is classified up to what the parser holds. Everything that it has read after the break is discarded.
+    # The piece is classified up to the text that the parser buffers, and is discarded from the break on.
     discarded = (span.start for span in inner[-1].ledger if span.kind == "discard" and span.start >= begin - held)
     text = text[: next(discarded, end - inner[-1].held)]
     # Without the whitespace at the end, if it makes no difference: models write it together with the next word.

@@ -520,7 +520,7 @@ class Exchange:
         """End this choice as the rules demand. Once all choices have ended, only the upstream's usage report is
         awaited.
         """
-        if choice.broken and (self._mend(choice) or self._give_up(choice, out) or not choice.state.ended):
+        if choice.broken and (self._continue_call(choice) or self._give_up(choice, out) or not choice.state.ended):
             return
         # A rejected attempt ends here, in the middle of the upstream's reply; `_end` then requests the next one.
         if choice.state.rejected is not None:
@@ -542,7 +542,7 @@ class Exchange:
         """End this choice after the upstream has ended it: accept it, or request another attempt."""
         self._record.reason = event.reason
         choice.close(event.reason, out)
-        if choice.broken and (self._mend(choice) or self._give_up(choice, out)):
+        if choice.broken and (self._continue_call(choice) or self._give_up(choice, out)):
             return
         found = choice.failure(event.reason)
         # In a native reply, only text that was buffered is judged.
@@ -642,7 +642,7 @@ class Exchange:
         self.done = self.cut = True
         out.append(ReplyFailure(error))
 
-    def _mend(self, choice: ChoiceFilter) -> bool:
+    def _continue_call(self, choice: ChoiceFilter) -> bool:
         """Request an attempt that continues a broken call from its last good character, and return whether one may
         follow.
         """
@@ -653,7 +653,7 @@ class Exchange:
         if found is None:
             return False
         call, parser = found
-        choice.mend(call.text, ContinuedCall(parser, call.ahead) if call.ahead else parser)
+        choice.continue_call(call.text, ContinuedCall(parser, call.ahead) if call.ahead else parser)
         return self._resume(cause, call)
 
     def _give_up(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> bool:

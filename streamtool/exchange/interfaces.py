@@ -116,7 +116,7 @@ class PromptCut:
 
 @frozen
 class Interruption:
-    """The end of an upstream's reply, or of its readable part, in the middle. Another attempt has continued the reply."""
+    """The end of an upstream's reply or of its readable part. Another attempt has continued the reply."""
 
     cause: str
     """The failure: `upstream died`, `upstream reported an error`, `upstream's own limit` or `malformed call`."""

@@ -248,7 +248,7 @@ class ChoiceFilter:
         self._stray_closers.restart(watching=self._rules.native)
         self._direct = self._text.idle and not self._stray_closers.watching
 
-    def mend(self, text: str, parser: TextParser) -> None:
+    def continue_call(self, text: str, parser: TextParser) -> None:
         """Prepare for an attempt that continues the broken call after this text, which `parser` has read."""
         self._parser = parser
         self.state.ended = False
