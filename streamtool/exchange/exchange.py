@@ -688,7 +688,9 @@ class Exchange:
             self._count_lost()
         else:
             self._record.count(told, sent=self._response.sent, written=self._choices.written)
-        self._resuming.request(cause, self.plan, told, first, seconds=self._record.seconds, call=call)
+        tokenizer = None if self._tokenizers is None else self._tokenizers.of(self.plan.model)
+        seconds = self._record.seconds
+        self._resuming.request(cause, self.plan, told, first, tokenizer=tokenizer, seconds=seconds, call=call)
         self.retry = True
         self.died = not isinstance(cause, ReplyFinish) and cause.code not in (CONTRADICTED, MALFORMED)
         return True

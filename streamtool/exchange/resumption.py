@@ -40,7 +40,7 @@ from streamtool.forcing import (
     schema_grammar,
     without_schema,
 )
-from streamtool.prompting.window import BYTES_PER_TOKEN
+from streamtool.prompting.window import BYTES_PER_TOKEN, CountTokens
 from streamtool.protocols.completions.templates import TEMPLATES
 from streamtool.protocols.interfaces import UpstreamReader
 
@@ -141,6 +141,7 @@ class Resumptions:
         told: Usage | None,
         first: ChoiceFilter,
         *,
+        tokenizer: CountTokens | None,
         seconds: float,
         call: BrokenCall | None = None,
     ) -> None:
@@ -153,7 +154,7 @@ class Resumptions:
             cut = split_at_seam(text, failures)
             self.pending = evolve(self.pending, failures=failures, cut=cut)
         else:
-            used = self._used(told, _count_tokens(plan, first))
+            used = self._used(told, _count_tokens(plan, first, tokenizer))
             tokens = max(0, used - self._before)
             interruption = Interruption(_cause(cause), len(first.written), first.place, seconds, tokens)
             left = None if self.limit is None else max(0, self.limit - used)
@@ -162,7 +163,9 @@ class Resumptions:
             self._before, self._again = used, 0
         if self.pending.left is not None:
             again = len(text[self.pending.cut :].encode("utf-8", "surrogatepass"))
-            if not _sends_single_tokens(plan):
+            if tokenizer is not None:
+                again = tokenizer(text[self.pending.cut :])
+            elif not _sends_single_tokens(plan):
                 again = -(-again // BYTES_PER_TOKEN)
             limit = min(self.limit or again, self.pending.left + again)
             self.pending = evolve(self.pending, limit=max(1, limit))
@@ -192,13 +195,15 @@ def _sends_single_tokens(plan: Plan) -> bool:
     return found is not None and found.engine.single_tokens
 
 
-def _count_tokens(plan: Plan, first: ChoiceFilter) -> int:
-    """Return the number of tokens in the unfinished text: the number of its deltas if the server sends a delta for each
-    token, and otherwise an estimate, which is not lower.
+def _count_tokens(plan: Plan, first: ChoiceFilter, tokenizer: CountTokens | None) -> int:
+    """Return the number of tokens in the unfinished text: as counted by the model's tokenizer if it is known, the
+    number of its deltas if the server sends a delta for each token, and otherwise an estimate, which is not lower.
 
     A server withholds text that may become a stop sequence, so such a token may be in the same delta as the next one.
     """
     deltas, size = first.deltas, first.unfinished_size
+    if tokenizer is not None:
+        return max(deltas, tokenizer(first.unfinished))
     if _sends_single_tokens(plan) and size <= _BYTES_PER_DELTA * deltas:
         if plan.upstream.NAME != "completions":
             return deltas
@@ -307,7 +312,8 @@ class ContinuationReader:
     `on_continued` is called when all of that text has been written again; from then on, the wrapped reader can be used
     directly, unless there is a limit. If the reply differs from the text, it ends with a failure.
 
-    `left` limits the number of deltas after that text: one more delta ends the reply. None means no limit.
+    `left` limits the number of deltas after that text: one more delta ends the reply. None means no limit. A delta with
+    the end of that text and the beginning of new text counts, because its new part would exceed the limit.
     """
 
     __slots__ = ("_again", "_at", "_left", "_on_continued", "_readings", "reader", "tool_names")
@@ -350,7 +356,7 @@ class ContinuationReader:
                 if new is None:
                     return [*out, ReplyFailure(contradiction_error())]
                 if new:
-                    out.append(ReplyTextDelta(event.choice, new))
+                    self._limit(ReplyTextDelta(event.choice, new), out)
             elif isinstance(event, ReplyFinish) and event.reason is Reason.LENGTH:
                 self._end_comparison()  # the limit leaves no room for more than the text that is already known
                 out.append(event)
@@ -381,6 +387,7 @@ class ContinuationReader:
                 if known.startswith(text, self._at):
                     alive.append(known)
             elif text.startswith(known[self._at :]):
+                self._again -= left < len(text)
                 self._end_comparison()
                 return text[left:]
         self._at += len(text)
