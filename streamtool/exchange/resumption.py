@@ -207,8 +207,11 @@ def _count_tokens(plan: Plan, first: ChoiceFilter, tokenizer: CountTokens | None
     if _sends_single_tokens(plan) and size <= _BYTES_PER_DELTA * deltas:
         if plan.upstream.NAME != "completions":
             return deltas
-        text = first.unfinished
-        return deltas + sum(text.count(char) for char in {stop[0] for stop in TEMPLATES[plan.model.template].stop})
+        text, stops = first.unfinished, TEMPLATES[plan.model.template].stop
+        # The tokenizers of most models have a token for `</`, which is not withheld unless a stop sequence begins so.
+        closers = 0 if any(stop.startswith("</") for stop in stops) else text.count("</")
+        withheld = {char: text.count(char) for char in {stop[0] for stop in stops}}
+        return deltas + sum(withheld.values()) - (closers if "<" in withheld else 0)
     return max(deltas, -(-size // BYTES_PER_TOKEN))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from support.continuing import KINDS, TOKEN, Continuing, Fault, engine_of, settings_for
+from support.continuing import COMPLETING, KINDS, TOKEN, Continuing, Fault, engine_of, settings_for
 from support.dialects import ALL_CLIENTS, Ask, Got, events, path, read, sse, write
 from support.protocol_validators import VALIDATORS
 from support.sweeps import alternating, each
@@ -345,13 +345,27 @@ async def test_tokens_are_counted_by_the_tokenizer_if_it_is_known(monkeypatch):
     monkeypatch.setattr("streamtool.upstream.tokenizers.TokenizerFiles.of", counted)
     size = len(TOKEN.findall(XML))
     for most in (size - 1, size, size + 1):
-        expected, _ = await talk(Limited("completions", XML), fields={"max_tokens": most}, resume=0)
+        expected, _ = await talk(Limited(COMPLETING, XML), fields={"max_tokens": most}, resume=0)
         for count in (9, size // 2, size - 8):
             at = len("".join(TOKEN.findall(XML)[:count]))
-            upstream = Limited("completions", XML, Fault(at, "reset"))
+            upstream = Limited(COMPLETING, XML, Fault(at, "reset"))
             got, record = await talk(upstream, fields={"max_tokens": most})
             assert seen(got) == seen(expected)
             assert record.resumed[0].character == at
+
+
+@both
+async def test_closing_tags_do_not_end_a_reply_early():
+    """A server does not withhold `</`, which is a token and begins no stop sequence."""
+    size = len(TOKEN.findall(TAGS))
+    expected, _ = await talk(Limited(COMPLETING, TAGS), fields={"max_tokens": size})
+    for count in (9, size // 2, size - 2):
+        upstream = Limited(COMPLETING, TAGS, Fault(len("".join(TOKEN.findall(TAGS)[:count])), "reset"))
+        got, _ = await talk(upstream, fields={"max_tokens": size})
+        assert (got.parts, got.reason, len(upstream.requests)) == (expected.parts, expected.reason, 2)
+
+
+TAGS = "one</b> two</b> three</b> four</b> five</b> six</b> seven</b> eight</b> nine</b>"
 
 
 def limit(kind: str, tokens: int) -> dict[str, int]:

@@ -21,9 +21,11 @@ TOKEN = re.compile(r"</?[^\s<>]+>| ?\w{1,4}|[^\w\s]{1,3}|\s+")
 """The server's tokens."""
 KINDS = ("completions", "llama.cpp", "vLLM", "ollama")
 """The kinds of upstreams."""
-PROTOCOLS = {"completions": "completions", "ollama": "ollama"}
+COMPLETING = "llama.cpp over completions"
+"""A kind that is not one of these: a server of which both the protocol and the engine are known."""
+PROTOCOLS = {"completions": "completions", "ollama": "ollama", COMPLETING: "completions"}
 """The protocols of the kinds that do not speak `chat`."""
-ENGINE = {"llama.cpp": "llama.cpp", "vLLM": "vLLM", "ollama": "Ollama"}
+ENGINE = {"llama.cpp": "llama.cpp", "vLLM": "vLLM", "ollama": "Ollama", COMPLETING: "llama.cpp"}
 
 
 @frozen
@@ -99,7 +101,7 @@ class Continuing:
 
     def beginning(self, body: Mapping[str, Any]) -> str:
         """Return the beginning of the reply that the request contains."""
-        if self.kind == "completions":
+        if protocol_of(self.kind) == "completions":
             return str(body["prompt"]).rpartition("<|im_start|>assistant\n")[2]
         last = body["messages"][-1]
         if last["role"] != "assistant":
