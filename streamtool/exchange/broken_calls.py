@@ -113,6 +113,15 @@ def find_broken_call(reread: Reread, text: str, *, ended: bool, limit: int) -> t
     return None
 
 
+def find_open_call(reread: Reread, text: str) -> BrokenCall | None:
+    """Return the call that is open at the end of this text of a reply, or None if none is."""
+    calls = _Calls()
+    calls.add(reread(None).feed(text))
+    if calls.start is None or not calls.open:
+        return None
+    return BrokenCall(text, calls.start.name, calls.start.format, calls.arguments, "")
+
+
 def _is_complete(arguments: str) -> bool:
     """Return whether the arguments are a complete object, although their call is incomplete."""
     if not arguments.rstrip().endswith("}"):

@@ -6,7 +6,7 @@ from typing import Final
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.reply import ReplyEvent
-from streamtool.exchange.broken_calls import BrokenCall, find_broken_call
+from streamtool.exchange.broken_calls import BrokenCall, find_broken_call, find_open_call
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.filters import CallIds, ChoiceFilter, TextParser
 from streamtool.forcing import Rules
@@ -80,6 +80,10 @@ class Choices:
             return before, parser
         reread = partial(self.parsers.rereader, self.rules)
         return find_broken_call(reread, choice.unfinished, ended=choice.closed, limit=self.parsers.max_arguments)
+
+    def find_open_call(self, choice: ChoiceFilter) -> BrokenCall | None:
+        """Return the call of this choice that is open, or None if none is."""
+        return find_open_call(partial(self.parsers.rereader, self.rules), choice.unfinished)
 
     def restart(self) -> None:
         """Prepare for the next attempt."""

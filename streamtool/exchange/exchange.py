@@ -522,6 +522,9 @@ class Exchange:
         """
         if choice.broken and (self._continue_call(choice) or self._give_up(choice, out) or not choice.state.ended):
             return
+        if choice.endless:
+            self._end_repetition(choice, out)
+            return
         # A rejected attempt ends here, in the middle of the upstream's reply; `_end` then requests the next one.
         if choice.state.rejected is not None:
             self._rejected = choice.state.rejected
@@ -655,6 +658,18 @@ class Exchange:
         call, parser = found
         choice.continue_call(call.text, ContinuedCall(parser, call.ahead) if call.ahead else parser)
         return self._resume(cause, call)
+
+    def _end_repetition(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> None:
+        """Stop a reply that repeats itself without end in a call. Another attempt continues it from the beginning of
+        the repetitions, or it ends as if it had reached the token limit.
+        """
+        choice.go_on()
+        cause = ReplyFinish(choice.choice, Reason.LENGTH)
+        call = self._choices.find_open_call(choice)
+        if call is None or not self._resume(cause, call):
+            self._finish_choice(choice, cause, out)
+            self._end(out)
+            self.cut = True
 
     def _give_up(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> bool:
         """End a broken call as one that cannot be read. Return whether the reply has ended with an error, because

@@ -119,7 +119,9 @@ class Interruption:
     """The end of an upstream's reply or of its readable part. Another attempt has continued the reply."""
 
     cause: str
-    """The failure: `upstream died`, `upstream reported an error`, `upstream's own limit` or `malformed call`."""
+    """The failure: `upstream died`, `upstream reported an error`, `upstream's own limit`, `malformed call` or
+    `endless repetition`.
+    """
     character: int
     """Number of characters of the reply that the model had written."""
     place: str

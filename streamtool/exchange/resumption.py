@@ -88,7 +88,7 @@ class Resumption:
     failures: int = 0
     """Number of attempts that have not continued the text."""
     call: BrokenCall | None = None
-    """The call that has become unreadable after the text, or None if something else ended the reply."""
+    """The call that has become unreadable or repetitive after the text, or None if something else ended the reply."""
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class Resumptions:
         else:
             used = self._used(told, _count_tokens(plan, first, tokenizer))
             tokens = max(0, used - self._before)
-            interruption = Interruption(_cause(cause), len(first.written), first.place, seconds, tokens)
+            interruption = Interruption(_cause(cause, call), len(first.written), first.place, seconds, tokens)
             left = None if self.limit is None else max(0, self.limit - used)
             self.call = call
             self.pending = Resumption(cause, text, split_at_seam(text), left, None, interruption, call=call)
@@ -181,10 +181,10 @@ class Resumptions:
         return self._before + told.output - self._again if told is not None and told.output else otherwise
 
 
-def _cause(cause: StreamtoolError | ReplyFinish) -> str:
+def _cause(cause: StreamtoolError | ReplyFinish, call: BrokenCall | None) -> str:
     """Return what the record contains about the end of the upstream's reply."""
     if isinstance(cause, ReplyFinish):
-        return "upstream's own limit"
+        return "upstream's own limit" if call is None else "endless repetition"
     if cause.code == MALFORMED:
         return "malformed call"
     return "upstream reported an error" if cause.quotes else "upstream died"

@@ -14,6 +14,7 @@ the same object is forwarded as the original event, so that its bytes can be sen
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import assert_never
 
 from attrs import frozen
@@ -35,6 +36,7 @@ from streamtool.filters.call_filter import CallFilter
 from streamtool.filters.call_ids import CallIds
 from streamtool.filters.choice_state import ChoiceState, Tally
 from streamtool.filters.continued_call import ContinuedCall
+from streamtool.filters.endless_text import STEP, passage_of
 from streamtool.filters.null_parser import NullParser, TextParser
 from streamtool.filters.opened_reasoning import OpenedReasoning
 from streamtool.filters.quotations import QuotationFilter, RepeatedCallStart
@@ -80,6 +82,8 @@ class ChoiceFilter:
         "_defers",
         "_delayed",
         "_direct",
+        "_examine_at",
+        "_examined",
         "_last_text",
         "_may_defer",
         "_native_calls",
@@ -96,6 +100,7 @@ class ChoiceFilter:
         "choice",
         "continues_after_end",
         "deltas",
+        "endless",
         "finished",
         "state",
         "tally",
@@ -152,6 +157,14 @@ class ChoiceFilter:
         """Size in bytes of `_written` when this attempt began, until the separator before its text is decided."""
         self._direct = self._text.idle and not self._stray_closers.watching
         """Whether visible text is forwarded directly, as the original event."""
+        self._examine_at: float = STEP if rules.repetition and self._written is not None else inf
+        """Number of characters at which the text is examined for repetitions."""
+        self._examined: tuple[int, int] | None = None
+        """For the call that was open when the text was last examined: its number, and the size in bytes of `_written`
+        when the text was first examined inside it.
+        """
+        self.endless = False
+        """Whether the model repeats one passage without end in the arguments of the open call."""
         self.characters = 0
         """Number of characters written by the upstream in all attempts, including call syntax."""
         self.deltas = 0
@@ -255,6 +268,37 @@ class ChoiceFilter:
         if self._written is not None:
             del self._written[self._begin + len(text.encode("utf-8", "surrogatepass")) :]
 
+    def _is_endless(self) -> bool:
+        """Return whether the last text in the arguments of the open call consists of repetitions of one passage. If
+        so, the text that the model has written is shortened to the beginning of the repetitions.
+        """
+        self._examine_at = self.characters + STEP
+        written, most = self._written, self._rules.repetition
+        if written is None or not self._calls.open or self._calls.open_natively:
+            self._examined = None
+            return False
+        number = sum(self.tally.formats.values())
+        if self._examined is None or self._examined[0] != number:
+            self._examined = number, len(written)
+        if len(written) - self._examined[1] < most:
+            return False
+        size = passage_of(bytes(written[-most:]))
+        if not size:
+            return False
+        # The text is cut early in the repetitions, but at the place in the passage where it ends now, so that it
+        # continues in the same way. Few repetitions precede the examined ones, or they would have been found before.
+        end = len(written) - (most // size - 1) * size
+        while end - 2 * size >= self._begin and written[end - 2 * size : end - size] == written[end - size : end]:
+            end -= size
+        del written[end:]
+        self._examined = number, len(written)
+        self.endless = self.state.ended = True
+        return True
+
+    def go_on(self) -> None:
+        """Prepare for the end of a reply that repeats itself, or for an attempt that continues it."""
+        self.endless = self.state.ended = False
+
     def continued(self) -> None:
         """Note that an attempt continues the reply."""
         self._deferred = None
@@ -278,6 +322,8 @@ class ChoiceFilter:
     def feed(self, event: UpstreamEvent, out: list[ReplyEvent]) -> None:
         """Process one event from the upstream."""
         if type(event) is ReplyTextDelta:
+            if self.characters >= self._examine_at and self._is_endless():
+                return
             text = event.text
             self.characters += len(text)
             self.deltas += 1

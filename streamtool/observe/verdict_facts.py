@@ -262,6 +262,7 @@ class Facts:
             + (f" of {first.tokens:,} tokens" if first.tokens else ""),
             "upstream reported an error": "The server reported an error",
             "malformed call": "The call became unreadable",
+            "endless repetition": "The model repeated itself",
         }.get(first.cause, "The server broke off")
         later = f", and {_times(len(others))} later" if others else ""
         return f"{how} inside {place} at character {first.character:,}{later}"

@@ -302,6 +302,70 @@ async def test_the_second_call_of_a_reply_is_continued():
         assert [entry.character for entry in record.resumed] == [len(one.good)]
 
 
+LINE = "the same line, 円\\n"
+
+
+class Repeating(Continuing):
+    """An upstream that repeats a line without end, `times` times; then it continues with the rest."""
+
+    def __init__(self, kind: str, times: int = 1, passage: str = LINE) -> None:
+        super().__init__(kind, "", tokens=lambda text: pieces(text, 7))
+        self.begin = f'<tool_call>{{"name": "write_file", "arguments": {{"path": "a", "content": "begin {passage}'
+        self.times, self.passage, self.count = times, passage, 24_000 // len(passage)
+
+    def reply(self, request: Any) -> Script:
+        given = self.beginning(request.json)
+        assert f"{self.begin}{self.passage}".startswith(given)
+        self.times -= 1
+        self.whole = (
+            f"{self.begin}{self.passage * self.count}"
+            if self.times >= 0
+            else f'{self.begin}{self.passage}end", "lines": 3}}}}'
+        )
+        return super().reply(request)
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_a_model_that_repeats_itself_is_stopped_and_continued(kind):
+    for limit in (4096, 16384) if kind == "ollama" else (4096,):
+        upstream = Repeating(kind)
+        got, record = await talk(upstream, limits={"repetition": limit})
+        ((name, arguments),) = got.parts
+        assert (name, got.reason) == ("write_file", "calls")
+        content = json.loads(arguments)["content"]
+        line = json.loads(f'"{LINE}"')
+        count = content.count(line)
+        assert content == f"begin {line * count}end"
+        assert limit <= len((line * count).encode()) <= limit + 3 * 4096 + 7
+        assert [(one.cause, one.place) for one in record.resumed] == [("endless repetition", "write_file")]
+        if kind == "llama.cpp":
+            grammar = upstream.requests[1].json["grammar"]
+            again = f"{upstream.begin}{upstream.passage}"[len(upstream.beginnings[1]) :]
+            assert any(rest_grammar(grammar, again[:end] + 'end", "lines": 3}}') for end in range(len(again) + 1))
+
+
+@both
+@each("client", ALL_CLIENTS)
+@alternating
+async def test_a_model_that_keeps_repeating_itself_ends_as_a_cut_call(client):
+    for kind, times, requests in (("llama.cpp", 9, 3), ("vLLM", 9, 3), ("unknown", 9, 1)):
+        upstream = Repeating(kind, times)
+        got, record = await talk(upstream, client, limits={"repetition": 4096})
+        assert (got.reason, got.error, len(upstream.requests)) == ("length", None, requests)
+        assert record.incomplete
+
+
+@both
+async def test_other_texts_are_not_repetitions():
+    for limit, passage in ((0, LINE), (2**20, LINE), (4096, f"{'long ' * 300}.")):
+        upstream = Repeating("unknown", passage=passage)
+        got, record = await talk(upstream, limits={"repetition": limit})
+        assert len(got.parts[0][1]) > 23_000
+        assert (len(upstream.requests), record.incomplete) == (1, True)
+
+
 LOOSE = "parameters, a missing quote"
 """The break after text that the grammar for the tool's schema does not allow, so that any arguments may follow."""
 

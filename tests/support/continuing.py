@@ -22,7 +22,7 @@ TOKEN = re.compile(r"</?[^\s<>]+>| ?\w{1,4}|[^\w\s]{1,3}|\s+")
 KINDS = ("completions", "llama.cpp", "vLLM", "ollama")
 """The kinds of upstreams."""
 COMPLETING = "llama.cpp over completions"
-"""A kind that is not one of these: a server of which both the protocol and the engine are known."""
+"""A further kind, whose protocol and engine are both known."""
 PROTOCOLS = {"completions": "completions", "ollama": "ollama", COMPLETING: "completions"}
 """The protocols of the kinds that do not speak `chat`."""
 ENGINE = {"llama.cpp": "llama.cpp", "vLLM": "vLLM", "ollama": "Ollama", COMPLETING: "llama.cpp"}
