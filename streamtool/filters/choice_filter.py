@@ -268,23 +268,23 @@ class ChoiceFilter:
         if self._written is not None:
             del self._written[self._begin + len(text.encode("utf-8", "surrogatepass")) :]
 
-    def _is_endless(self) -> bool:
-        """Return whether the last text in the arguments of the open call consists of repetitions of one passage. If
-        so, the text that the model has written is shortened to the beginning of the repetitions.
+    def _examine(self) -> None:
+        """End the reply if the last text in the arguments of the open call consists of repetitions of one passage. The
+        text that the model has written is then shortened to the beginning of the repetitions.
         """
         self._examine_at = self.characters + STEP
         written, most = self._written, self._rules.repetition
         if written is None or not self._calls.open or self._calls.open_natively:
             self._examined = None
-            return False
+            return
         number = sum(self.tally.formats.values())
         if self._examined is None or self._examined[0] != number:
             self._examined = number, len(written)
         if len(written) - self._examined[1] < most:
-            return False
+            return
         size = passage_of(bytes(written[-most:]))
         if not size:
-            return False
+            return
         # The text is cut early in the repetitions, but at the place in the passage where it ends now, so that it
         # continues in the same way. Few repetitions precede the examined ones, or they would have been found before.
         end = len(written) - (most // size - 1) * size
@@ -293,7 +293,6 @@ class ChoiceFilter:
         del written[end:]
         self._examined = number, len(written)
         self.endless = self.state.ended = True
-        return True
 
     def go_on(self) -> None:
         """Prepare for the end of a reply that repeats itself, or for an attempt that continues it."""
@@ -322,8 +321,6 @@ class ChoiceFilter:
     def feed(self, event: UpstreamEvent, out: list[ReplyEvent]) -> None:
         """Process one event from the upstream."""
         if type(event) is ReplyTextDelta:
-            if self.characters >= self._examine_at and self._is_endless():
-                return
             text = event.text
             self.characters += len(text)
             self.deltas += 1
@@ -360,9 +357,13 @@ class ChoiceFilter:
                     text = first.text
                     calls.sent.append(text)
                     out.append(ReplyArgumentsDelta(self.choice, calls.index, text))
+                    if self.characters >= self._examine_at:
+                        self._examine()
                     return
             if found:
                 self._process(found, out, continues=True)
+                if self.characters >= self._examine_at and not self.state.ended:
+                    self._examine()
                 if self._delayed and not self._calls.open:
                     self._feed_delayed(out)
         # Text is parsed even after the end, since it may be the closing marker of the last call. A native event cannot

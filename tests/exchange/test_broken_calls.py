@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
-from support.continuing import KINDS, Continuing, engine_of, settings_for
+from support.continuing import KINDS, Continuing, Fault, engine_of, settings_for
 from support.dialects import ALL_CLIENTS, Ask, Got, path, read, write
 from support.protocol_validators import VALIDATORS
 from support.sweeps import alternating, each
@@ -106,23 +106,11 @@ FORMATS = {"JSON": "tool_call", "parameters": "invoke", "expression": "pythonic"
 
 
 class Breaking(Continuing):
-    """An upstream whose replies break: the first, and `again` of those that continue it."""
+    """An upstream whose first reply breaks, and `again` of those that continue it."""
 
     def __init__(self, kind: str, one: Broken, again: int = 0, **given: Any) -> None:
-        super().__init__(kind, one.whole, **given)
-        self.one, self.times = one, again
-
-    def reply(self, request: Any) -> Script:
-        given = self.beginning(request.json)
-        if self.beginnings and not self.times:
-            assert self.whole.startswith(given)
-            return super().reply(request)
-        self.times -= bool(self.beginnings)
-        whole, self.whole = self.whole, self.one.good + self.one.bad
-        try:
-            return super().reply(request)
-        finally:
-            self.whole = whole
+        breaks = [Fault(len(one.good), "broken", one.bad)] * (1 + again)
+        super().__init__(kind, one.whole, *breaks, **given)
 
 
 async def talk(
