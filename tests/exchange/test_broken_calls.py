@@ -339,8 +339,8 @@ async def test_a_model_that_repeats_itself_is_stopped_and_continued(kind):
 @alternating
 async def test_a_model_that_keeps_repeating_itself_ends_as_a_cut_call(client):
     for kind, times, requests in (("llama.cpp", 9, 3), ("vLLM", 9, 3), ("unknown", 9, 1)):
-        upstream = Repeating(kind, times)
-        got, record = await talk(upstream, client, limits={"repetition": 4096})
+        upstream, fields = Repeating(kind, times), {"max_tokens": 10**6} if client == "messages" else {}
+        got, record = await talk(upstream, client, fields=fields, limits={"repetition": 4096})
         assert (got.reason, got.error, len(upstream.requests)) == ("length", None, requests)
         assert record.incomplete
 
