@@ -116,7 +116,7 @@ def find_broken_call(reread: Reread, text: str, *, ended: bool, limit: int) -> t
 def find_open_call(reread: Reread, text: str) -> BrokenCall | None:
     """Return the call that is open at the end of this text of a reply, or None if none is."""
     calls = _Calls()
-    calls.add(reread(None).feed(text))
+    calls.add(reread([]).feed(text))
     if calls.start is None or not calls.open:
         return None
     return BrokenCall(text, calls.start.name, calls.start.format, calls.arguments, "")

@@ -56,10 +56,11 @@ class ParserFactory:
         return self._settings.limits.arguments
 
     def rereader(self, rules: Rules, inner: list[statemachine.Parser] | None) -> TextParser:
-        """Return a new parser that reads text again. With a list, the parsers that find the calls record how they
-        classify the text, and are added to the list.
+        """Return a new parser that reads text again, and then the text of another attempt. With a list, the parsers
+        that find the calls record how they classify the text, and are added to the list.
         """
-        return self.parser(rules, may_retry=False, inner=inner)
+        observed = 0 if inner is None and self.listener is not None else None
+        return self.parser(rules, observed, may_retry=False, inner=inner)
 
     def parser(
         self,

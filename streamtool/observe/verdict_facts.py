@@ -241,6 +241,16 @@ class Facts:
         return "Raise `max_tokens` in the request." if most is not None else "Send `max_tokens`, or raise the server's."
 
     @property
+    def resumed_step(self) -> str:
+        """How to avoid the first interruption that was followed by a continuation."""
+        match self.record.resumed[0].cause:
+            case "upstream's own limit":
+                return self.limit_step
+            case "malformed call" | "endless repetition":
+                return "If this repeats, use `forcing` if the server can constrain calls, or a larger model."
+        return "Read the server's log."
+
+    @property
     def read(self) -> str:
         """The number of tokens of the prompt that were read, out of those that it has at least."""
         cut = self.record.prompt_cut

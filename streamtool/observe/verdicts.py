@@ -373,7 +373,7 @@ _CALLS: Final = (
         "resumed and called",
         _ended("calls", lambda facts: facts.record.resumed),
         "{interruptions}; resumed. {calls}{how}.",
-        "{limit_step}",
+        "{resumed_step}",
         frozenset(("resumed",)),
     ),
     Row(
@@ -498,7 +498,7 @@ _TEXTS: Final = (
         "resumed text",
         lambda facts: facts.record.resumed,
         "No call. {interruptions}; resumed.",
-        "{limit_step}",
+        "{resumed_step}",
         frozenset(("resumed",)),
     ),
     Row(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
-from support.continuing import KINDS, Continuing, Fault, engine_of, settings_for
+from support.continuing import COMPLETING, KINDS, Continuing, Fault, engine_of, settings_for
 from support.dialects import ALL_CLIENTS, Ask, Got, path, read, write
 from support.protocol_validators import VALIDATORS
 from support.sweeps import alternating, each
@@ -114,7 +114,13 @@ class Breaking(Continuing):
 
 
 async def talk(
-    upstream: Continuing, client: str = "chat", *, stream: bool = True, fields: Any = (), **settings: Any
+    upstream: Continuing,
+    client: str = "chat",
+    *,
+    ask: Ask = ASK,
+    stream: bool = True,
+    fields: Any = (),
+    **settings: Any,
 ) -> tuple[Got, Record]:
     """Return the client's view of the reply, which is valid, and the record."""
     records: list[Record] = []
@@ -122,7 +128,7 @@ async def talk(
     found = engine_of(upstream.kind)
     if found is not None:
         app.templates.engines.note("u", found)
-    request = write(client, evolve(ASK, stream=stream)) | dict(fields)
+    request = write(client, evolve(ask, stream=stream)) | dict(fields)
     async with stream_asgi(app, path(client, stream=stream), body=json.dumps(request).encode()) as reply:
         data = await reply.body()
         answered = dict(reply.headers)
@@ -384,3 +390,28 @@ async def test_other_spellings_of_a_call_are_constrained_by_its_arguments():
         again = one.good[len(upstream.beginnings[1]) :]
         assert rest_grammar(grammar, again + one.rest) is not None
         assert rest_grammar(grammar, again + one.bad) is None
+
+
+class Forced(Breaking):
+    """An upstream whose prompt ends with the beginning of the call from the start."""
+
+    begin = '<tool_call>\n{"name": "write_file", "arguments":'
+
+    def beginning(self, body: Any) -> str:
+        given = super().beginning(body)
+        assert given.startswith(self.begin)
+        return given.removeprefix(self.begin)
+
+
+@both
+@each("kind", [COMPLETING, "completions", "vLLM", "ollama"])
+@alternating
+async def test_a_call_whose_beginning_is_in_the_prompt_is_continued(kind):
+    for only in list(JSON.values())[::2]:
+        one = evolve(only, good=f" {only.good.partition(': ')[2].partition(': ')[2]}")
+        asked = {"ask": evolve(ASK, choice="write_file"), "table": {"forcing": "prefill"}, "format": "tool_call"}
+        upstream = Forced(kind, one)
+        got, record = await talk(upstream, **asked)
+        arguments = one.whole.strip().removesuffix("}</tool_call>")
+        assert (got.parts, got.reason) == ((("write_file", arguments),), "calls")
+        assert [entry.character for entry in record.resumed] == [len(one.good)]
