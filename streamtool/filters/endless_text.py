@@ -9,7 +9,7 @@ _LONGEST: Final = 1024
 
 
 def passage_of(text: bytes) -> int:
-    """Return the size of the passage whose repetitions make up all of this text, or 0 if there is none."""
+    """Return the size of the passage whose repetitions make up all of this text, or 0 if it is not repetitive."""
     tail = text[-_LONGEST:]
     before = text.rfind(tail, 0, len(text) - 1)
     size = len(text) - len(tail) - before

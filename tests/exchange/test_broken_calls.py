@@ -159,11 +159,12 @@ def pieces(text: str, size: int) -> list[str]:
     return [text[i : i + size] for i in range(0, len(text), size)]
 
 
-def cases(seed: int) -> Iterator[tuple[str, str, str, int]]:
-    """Yield cases: break, upstream, client, size of the upstream's pieces. Each break occurs once with each client."""
+def cases(seed: int, clients: int = len(ALL_CLIENTS)) -> Iterator[tuple[str, str, str, int]]:
+    """Yield cases: break, upstream, client, size of the upstream's pieces. Each break occurs with this many clients."""
     chance = random.Random(seed)
     for number, name in enumerate(BREAKS):
-        for turn, client in enumerate(ALL_CLIENTS):
+        for turn in range(clients):
+            client = ALL_CLIENTS[(number + turn) % len(ALL_CLIENTS)]
             yield name, KINDS[(number + turn + seed) % len(KINDS)], client, chance.choice((1, 4, 16, 1000))
 
 
@@ -180,7 +181,7 @@ async def check(name: str, kind: str, client: str, size: int) -> None:
 
 
 @both
-@each("name,kind,client,size", list(cases(0)))
+@each("name,kind,client,size", list(cases(0, clients=2)))
 @alternating
 async def test_the_client_sees_the_call_as_if_it_had_not_been_broken(name, kind, client, size):
     await check(name, kind, client, size)
@@ -221,7 +222,7 @@ async def test_a_call_that_stays_broken_ends_with_an_error(client):
 
 @both
 async def test_a_reply_that_differs_is_rejected():
-    for name, one in BREAKS.items():
+    for name, one in list(BREAKS.items())[::3]:
         upstream = Breaking("llama.cpp", one, instead=["I am sorry, where was I?"])
         got, record = await talk(upstream)
         assert seen(got) == await undisturbed("chat", one.whole), name
@@ -303,7 +304,7 @@ class Repeating(Continuing):
     """An upstream that repeats a line without end, `times` times; then it continues with the rest."""
 
     def __init__(self, kind: str, times: int = 1, passage: str = LINE) -> None:
-        super().__init__(kind, "", tokens=lambda text: pieces(text, 7))
+        super().__init__(kind, "", tokens=lambda text: pieces(text, 64))
         self.begin = f'<tool_call>{{"name": "write_file", "arguments": {{"path": "a", "content": "begin {passage}'
         self.times, self.passage, self.count = times, passage, 24_000 // len(passage)
 
@@ -332,7 +333,7 @@ async def test_a_model_that_repeats_itself_is_stopped_and_continued(kind):
         line = json.loads(f'"{LINE}"')
         count = content.count(line)
         assert content == f"begin {line * count}end"
-        assert limit <= len((line * count).encode()) <= limit + 3 * 4096 + 7
+        assert limit <= len((line * count).encode()) <= limit + 3 * 4096 + 64
         assert [(one.cause, one.place) for one in record.resumed] == [("endless repetition", "write_file")]
         if kind == "llama.cpp":
             grammar = upstream.requests[1].json["grammar"]
@@ -344,8 +345,8 @@ async def test_a_model_that_repeats_itself_is_stopped_and_continued(kind):
 @each("client", ALL_CLIENTS)
 @alternating
 async def test_a_model_that_keeps_repeating_itself_ends_as_a_cut_call(client):
-    for kind, times, requests in (("llama.cpp", 9, 3), ("vLLM", 9, 3), ("unknown", 9, 1)):
-        upstream, fields = Repeating(kind, times), {"max_tokens": 10**6} if client == "messages" else {}
+    for kind, requests in (("llama.cpp", 3), ("unknown", 1)):
+        upstream, fields = Repeating(kind, 9), {"max_tokens": 10**6} if client == "messages" else {}
         got, record = await talk(upstream, client, fields=fields, limits={"repetition": 4096})
         assert (got.reason, got.error, len(upstream.requests)) == ("length", None, requests)
         assert record.incomplete
