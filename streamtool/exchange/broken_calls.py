@@ -16,6 +16,7 @@ from streamtool.filters import TextParser
 
 _STEPS: Final = (4096, 64, 1)
 """Numbers of characters that are read at once, in each of the readings that locate the break."""
+_PIECE: Final = 64 * 1024
 _UNIT: Final = 64
 """Arguments that are this close to their limit have reached it: another attempt would reach it, too."""
 
@@ -46,7 +47,7 @@ class _Calls:
     start: CallStart | None = None
     """The start of the last call."""
     count: int = 0
-    arguments: str = ""
+    pieces: list[str] = field(factory=list)
     """The arguments of the last call."""
     open: bool = False
     broken: bool = False
@@ -54,14 +55,13 @@ class _Calls:
 
     def add(self, events: list[Event]) -> bool:
         """Add events up to the end of a broken call. Return whether a call is broken."""
-        pieces = [self.arguments]
         for event in events:
             match event:
                 case CallStart():
-                    self.start, self.open, pieces = event, True, []
+                    self.start, self.open, self.pieces = event, True, []
                     self.count += 1
                 case ArgumentsDelta(text=text):
-                    pieces.append(text)
+                    self.pieces.append(text)
                 case CallEnd(complete=complete):
                     self.open = False
                     if not complete:
@@ -69,8 +69,17 @@ class _Calls:
                         break
                 case _:
                     pass
-        self.arguments = "".join(pieces)
         return self.broken
+
+    def read(self, parser: TextParser, text: str) -> None:
+        """Read text with this parser. It is fed in pieces: near their limit, arguments are read by the character."""
+        for at in range(0, len(text), _PIECE):
+            self.add(parser.feed(text[at : at + _PIECE]))
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of the last call, as one string."""
+        return "".join(self.pieces)
 
 
 def find_broken_call(reread: Reread, text: str, *, ended: bool, limit: int) -> tuple[BrokenCall, TextParser] | None:
@@ -83,7 +92,7 @@ def find_broken_call(reread: Reread, text: str, *, ended: bool, limit: int) -> t
     for step in _STEPS:
         inner: list[Parser] = []
         parser, calls, held = reread(inner), _Calls(), 0
-        calls.add(parser.feed(text[:begin]))
+        calls.read(parser, text[:begin])
         for at in range(begin, len(text), step):
             held = inner[-1].held if inner else 0
             held = inner[-1].held if inner else 0
@@ -96,7 +105,8 @@ def find_broken_call(reread: Reread, text: str, *, ended: bool, limit: int) -> t
             if not ended or not calls.add(parser.close("stop")):
                 return None
             break
-    if calls.start is None or not inner or len(calls.arguments) > limit - _UNIT or _is_complete(calls.arguments):
+    arguments = calls.arguments
+    if calls.start is None or not inner or len(arguments) > limit - _UNIT or _is_complete(arguments):
         return None
     # The piece is classified up to the text that the parser buffers, and is discarded from the break on.
     discarded = (span.start for span in inner[-1].ledger if span.kind == "discard" and span.start >= begin - held)
@@ -104,19 +114,26 @@ def find_broken_call(reread: Reread, text: str, *, ended: bool, limit: int) -> t
     # Without the whitespace at the end, if it makes no difference: models write it together with the next word.
     for begun in dict.fromkeys((text.rstrip(), text)):
         parser, before = reread(None), _Calls()
-        before.add(parser.feed(begun))
+        before.read(parser, begun)
         if before.broken or not before.open or before.count != calls.count:
             continue
-        ahead = calls.arguments[len(before.arguments) :]
-        if before.arguments + ahead == calls.arguments and (begun is text or not ahead):
-            return BrokenCall(begun, calls.start.name, calls.start.format, calls.arguments, ahead), parser
+        ahead = arguments[len(before.arguments) :]
+        if before.arguments + ahead == arguments and (begun is text or not ahead):
+            return BrokenCall(begun, calls.start.name, calls.start.format, arguments, ahead), parser
     return None
+
+
+def parser_after(reread: Reread, text: str) -> TextParser:
+    """Return a parser that has read this text of a reply."""
+    parser = reread(None)
+    _Calls().read(parser, text)
+    return parser
 
 
 def find_open_call(reread: Reread, text: str) -> BrokenCall | None:
     """Return the call that is open at the end of this text of a reply, or None if none is."""
     calls = _Calls()
-    calls.add(reread([]).feed(text))
+    calls.read(reread([]), text)
     if calls.start is None or not calls.open:
         return None
     return BrokenCall(text, calls.start.name, calls.start.format, calls.arguments, "")

@@ -6,7 +6,7 @@ from typing import Final
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.reply import ReplyEvent
-from streamtool.exchange.broken_calls import BrokenCall, find_broken_call, find_open_call
+from streamtool.exchange.broken_calls import BrokenCall, find_broken_call, find_open_call, parser_after
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.filters import CallIds, ChoiceFilter, TextParser
 from streamtool.forcing import Rules
@@ -74,11 +74,9 @@ class Choices:
         to it; or None if the call cannot be continued there. `before` is the last broken call, which is continued once
         more if the text has not led to its arguments.
         """
-        if choice.contradicted and before is not None:
-            parser = self.parsers.rereader(self.rules, None)
-            parser.feed(before.text)
-            return before, parser
         reread = partial(self.parsers.rereader, self.rules)
+        if choice.contradicted and before is not None:
+            return before, parser_after(reread, before.text)
         return find_broken_call(reread, choice.unfinished, ended=choice.closed, limit=self.parsers.max_arguments)
 
     def find_open_call(self, choice: ChoiceFilter) -> BrokenCall | None:
