@@ -64,8 +64,9 @@ STRINGS = [
     for found in _MEMBER.finditer(WHOLE[BEGIN:END])
     if (found[1] or "").startswith('"')
     for at in range(found.start(1) + 1, found.end(1))
+    if WHOLE[BEGIN + at - 1] != "\\"
 ]
-"""The places inside strings."""
+"""The places inside strings. A reply that ends inside an escape continues before the escape."""
 
 BROKEN = {
     "broken JSON": (AFTER, ": 5, 6}}</tool_call>"),
