@@ -3,7 +3,7 @@
 from typing import Final
 
 STEP: Final = 4096
-"""Number of characters after which the text is examined again, so that a delta costs one comparison."""
+"""Number of characters between two examinations, so that a delta costs one comparison."""
 _LONGEST: Final = 1024
 """Maximum size of a passage in bytes. Small models repeat a line, or a few."""
 
