@@ -158,7 +158,7 @@ class ChoiceFilter:
         self._direct = self._text.idle and not self._stray_closers.watching
         """Whether visible text is forwarded directly, as the original event."""
         self._examine_at: float = STEP if rules.repetition and self._written is not None else inf
-        """Number of characters at which the text is examined for repetitions."""
+        """The text is examined for repetitions once it has this many characters."""
         self._examined: tuple[int, int] | None = None
         """For the call that was open when the text was last examined: its number, and the size in bytes of `_written`
         when the text was first examined inside it.
