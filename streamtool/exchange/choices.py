@@ -1,12 +1,14 @@
 """The choices of a reply: one choice filter for each, and the rules, parsers and ids that the filters share."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.reply import ReplyEvent
+from streamtool.exchange.broken_calls import BrokenCall, find_broken_call, find_open_call, parser_after
 from streamtool.exchange.parser_factory import ParserFactory
-from streamtool.filters import CallIds, ChoiceFilter
+from streamtool.filters import CallIds, ChoiceFilter, TextParser
 from streamtool.forcing import Rules
 from streamtool.prompting import ToolSearch
 
@@ -63,8 +65,23 @@ class Choices:
                 may_search=self.may_search,
                 clock=self._clock,
                 reread=lambda: self.parsers.parser(self.rules, may_retry=False),
+                defers=self._count == 1 and self.parsers.plan.emulates and self.parsers.plan.model.resume > 0,
             )
         return found
+
+    def find_broken_call(self, choice: ChoiceFilter, before: BrokenCall | None) -> tuple[BrokenCall, TextParser] | None:
+        """Return the broken call of this choice up to its last good character, and a parser that has read the text up
+        to it; or None if the call cannot be continued there. `before` is the last broken call, which is continued once
+        more if the text has not led to its arguments.
+        """
+        reread = partial(self.parsers.rereader, self.rules)
+        if choice.contradicted and before is not None:
+            return before, parser_after(reread, before.text)
+        return find_broken_call(reread, choice.unfinished, ended=choice.closed, limit=self.parsers.max_arguments)
+
+    def find_open_call(self, choice: ChoiceFilter) -> BrokenCall | None:
+        """Return the call of this choice that is open, or None if none is."""
+        return find_open_call(partial(self.parsers.rereader, self.rules), choice.unfinished)
 
     def restart(self) -> None:
         """Prepare for the next attempt."""

@@ -46,6 +46,7 @@ from streamtool.core.reply import (
     UsageReport,
     split_long_text,
 )
+from streamtool.exchange.broken_calls import BrokenCall
 from streamtool.exchange.choices import Choices
 from streamtool.exchange.error_response import attribute, is_misdirected
 from streamtool.exchange.interfaces import (
@@ -64,11 +65,18 @@ from streamtool.exchange.received import receive
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
-from streamtool.exchange.resumption import CONTRADICTED, Resumptions, continues, may_be_continued
+from streamtool.exchange.resumption import (
+    CONTRADICTED,
+    MALFORMED,
+    Resumptions,
+    continues,
+    malformed_call_error,
+    may_be_continued,
+)
 from streamtool.exchange.tool_sets import MANY, warn_of_many_tools
 from streamtool.exchange.truncation import prompt_cut
 from streamtool.exchange.upstream_response import UpstreamResponse, lower_names, too_large
-from streamtool.filters import ChoiceFilter
+from streamtool.filters import ChoiceFilter, ContinuedCall
 from streamtool.forcing import Rules, rules_for
 from streamtool.policy import TOOL_SEARCH, Effect, Finding
 from streamtool.prompting import Selection, ToolSearch, selects_tools
@@ -526,6 +534,11 @@ class Exchange:
         """End this choice as the rules demand. Once all choices have ended, only the upstream's usage report is
         awaited.
         """
+        if choice.broken and (self._continue_call(choice) or self._give_up(choice, out) or not choice.state.ended):
+            return
+        if choice.endless:
+            self._end_repetition(choice, out)
+            return
         # A rejected attempt ends here, in the middle of the upstream's reply; `_end` then requests the next one.
         if choice.state.rejected is not None:
             self._rejected = choice.state.rejected
@@ -546,6 +559,8 @@ class Exchange:
         """End this choice after the upstream has ended it: accept it, or request another attempt."""
         self._record.reason = event.reason
         choice.close(event.reason, out)
+        if choice.broken and (self._continue_call(choice) or self._give_up(choice, out)):
+            return
         found = choice.failure(event.reason)
         # In a native reply, only text that was buffered is judged.
         judged = not self._choices.rules.native or choice.state.rejected is not None
@@ -587,8 +602,11 @@ class Exchange:
         for choice in self._choices.filters.values():
             if not choice.finished and self._rejected is None:
                 self._finish_choice(choice, ReplyFinish(choice.choice, Reason.STOP), out)
-        # Finishing a choice may have failed the reply, which ends it in its own way.
+        # Finishing a choice may have failed the reply, which ends it in its own way, or have requested an attempt that
+        # continues it.
         if self._record.error is not None:
+            return
+        if self.retry:
             return
         # If usage has not arrived by now, the upstream may still be writing: the driver has to stop it.
         self.cut = self.cut or (self.lingers and self._record.reported_usage is None)
@@ -631,6 +649,8 @@ class Exchange:
                 self.cut = True
                 return
             error = cause
+            if error.code == MALFORMED and self._rejects_broken_call(out):
+                return
         # Text before the error is delivered. Text that waits for a forced call is released only if the stream has
         # begun; if it has not, the error can still become the status of the response.
         self._choices.break_off(out, begun=self.head is not None and self._rejected is None)
@@ -639,31 +659,83 @@ class Exchange:
         self.done = self.cut = True
         out.append(ReplyFailure(error))
 
-    def _resume(self, cause: StreamtoolError | ReplyFinish) -> bool:
-        """Request an attempt that continues the reply, and return whether one may follow. `cause` is the way in which
-        the reply ended.
+    def _continue_call(self, choice: ChoiceFilter) -> bool:
+        """Request an attempt that continues a broken call from its last good character, and return whether one may
+        follow.
         """
+        cause = malformed_call_error()
+        if not self._may_resume(cause):
+            return False
+        found = self._choices.find_broken_call(choice, self._resuming.call)
+        if found is None:
+            return False
+        call, parser = found
+        choice.continue_call(call.text, ContinuedCall(parser, call.ahead) if call.ahead else parser)
+        return self._resume(cause, call)
+
+    def _end_repetition(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> None:
+        """Stop a reply that repeats itself without end in a call. Another attempt continues it from the beginning of
+        the repetitions, or it ends as if it had reached the token limit.
+        """
+        choice.go_on()
+        cause = ReplyFinish(choice.choice, Reason.LENGTH)
+        call = self._choices.find_open_call(choice)
+        if call is None or not self._resume(cause, call):
+            self._finish_choice(choice, cause, out)
+            self._end(out)
+            self.cut = True
+
+    def _give_up(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> bool:
+        """End a broken call as one that cannot be read. Return whether the reply has ended with an error, because
+        attempts to continue it have failed, and the model cannot be asked again.
+        """
+        choice.give_up(out)
+        if not self._resuming.count or choice.state.ended or not choice.state.calls:
+            return False
+        self._fail(malformed_call_error(), out)
+        return True
+
+    def _rejects_broken_call(self, out: list[ReplyEvent]) -> bool:
+        """End the broken call that could not be continued, and return whether the model is asked again instead."""
+        first = self._choices[0]
+        first.give_up(out)
+        if first.state.rejected is None:
+            return False
+        self._rejected, self._resuming.pending = first.state.rejected, None
+        self._record.reject(self._rejected)
+        self.retry = True
+        return True
+
+    def _resume(self, cause: StreamtoolError | ReplyFinish, call: BrokenCall | None = None) -> bool:
+        """Request an attempt that continues the reply, and return whether one may follow. `cause` is the way in which
+        the reply ended, and `call` the call that has become unreadable.
+        """
+        if not self._may_resume(cause):
+            return False
+        first, told = self._choices[0], self._upstream.reader.usage
+        if self._resuming.pending is not None:
+            self._count_lost()
+        else:
+            self._record.count(told, sent=self._response.sent, written=self._choices.written)
+        tokenizer = None if self._tokenizers is None else self._tokenizers.of(self.plan.model)
+        seconds = self._record.seconds
+        self._resuming.request(cause, self.plan, told, first, tokenizer=tokenizer, seconds=seconds, call=call)
+        self.retry = True
+        self.died = not isinstance(cause, ReplyFinish) and cause.code not in (CONTRADICTED, MALFORMED)
+        return True
+
+    def _may_resume(self, cause: StreamtoolError | ReplyFinish) -> bool:
+        """Return whether an attempt may continue the reply that ended in this way."""
         first = self._choices.filters.get(0)
         text = "" if first is None or self._rejected is not None else first.unfinished
-        if (
+        return not (
             not text
-            or first is None
             or self._resuming.count >= self.plan.model.resume
             or self._corrected_attempts >= self._settings.limits.attempts
             or not (isinstance(cause, ReplyFinish) or may_be_continued(cause))
             or (prompt := self._prompt()) is None
             or not continues(self.plan, self.conversation, prompt)
-        ):
-            return False
-        told = self._upstream.reader.usage
-        if self._resuming.pending is not None:
-            self._count_lost()
-        else:
-            self._record.count(told, sent=self._response.sent, written=self._choices.written)
-        self._resuming.request(cause, self.plan, told, first, self._record.seconds)
-        self.retry = True
-        self.died = not isinstance(cause, ReplyFinish) and cause.code != CONTRADICTED
-        return True
+        )
 
     def _count_lost(self) -> None:
         """Count the usage of an attempt that has not continued the reply."""
@@ -673,6 +745,7 @@ class Exchange:
     def _continued(self, again: int) -> None:
         """Note that the model continues the reply after `again` deltas that repeat a part of it."""
         continued = self._resuming.end(again)
+        self._choices[0].continued()
         if continued is not None:
             self._record.resumed.append(continued.interruption)
 

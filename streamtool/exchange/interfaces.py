@@ -116,10 +116,12 @@ class PromptCut:
 
 @frozen
 class Interruption:
-    """The end of an upstream's reply in the middle. Another attempt has continued the reply."""
+    """The end of an upstream's reply or of its readable part. Another attempt has continued the reply."""
 
     cause: str
-    """The failure: `upstream died`, `upstream reported an error` or `upstream's own limit`."""
+    """The failure: `upstream died`, `upstream reported an error`, `upstream's own limit`, `malformed call` or
+    `endless repetition`.
+    """
     character: int
     """Number of characters of the reply that the model had written."""
     place: str

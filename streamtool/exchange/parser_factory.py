@@ -50,7 +50,26 @@ class ParserFactory:
         self.quotation_counts = Counter[str]()
         """Number of calls that were quotations, by reason."""
 
-    def parser(self, rules: Rules, choice: int | None = None, *, may_retry: bool) -> TextParser:
+    @property
+    def max_arguments(self) -> int:
+        """Maximum number of characters in the arguments of a call."""
+        return self._settings.limits.arguments
+
+    def rereader(self, rules: Rules, inner: list[statemachine.Parser] | None) -> TextParser:
+        """Return a new parser that reads text again, and then the text of another attempt. With a list, the parsers
+        that find the calls record how they classify the text, and are added to the list.
+        """
+        observed = 0 if inner is None and self.listener is not None else None
+        return self.parser(rules, observed, may_retry=False, inner=inner)
+
+    def parser(
+        self,
+        rules: Rules,
+        choice: int | None = None,
+        *,
+        may_retry: bool,
+        inner: list[statemachine.Parser] | None = None,
+    ) -> TextParser:
         """Return a new parser for this choice. If `choice` is None, the parser reads text again and does not report to
         the listener.
 
@@ -59,13 +78,21 @@ class ParserFactory:
         if not self.plan.reads:
             return self._observed(choice, None)
         forced = self.plan.forcing.current
-        new_parser = partial(self._text_parser, rules, choice, may_retry=may_retry)
+        new_parser = partial(self._text_parser, rules, choice, may_retry=may_retry, inner=inner)
         if forced is not None and forced.way == "prefill":
             return Prefilled(forced, new_parser)
         opener = "" if rules.text.reasoning == "text" else self.plan.opener(self._received.conversation)
         return OpenedReasoning(opener, new_parser) if opener else new_parser("")
 
-    def _text_parser(self, rules: Rules, choice: int | None, prefix: str, *, may_retry: bool) -> TextParser:
+    def _text_parser(
+        self,
+        rules: Rules,
+        choice: int | None,
+        prefix: str,
+        *,
+        may_retry: bool,
+        inner: list[statemachine.Parser] | None,
+    ) -> TextParser:
         settings, limits = self._settings, self._settings.limits
         discards = rules.malformed == "drop" or (rules.malformed == "retry" and may_retry)
         thinks = self.plan.model.calls_in_reasoning or False
@@ -84,7 +111,9 @@ class ParserFactory:
                 held=limits.held, arguments=limits.arguments, depth=limits.depth, name=limits.name
             ),
         )
-        parser = self._observed(choice, options)
+        parser = self._observed(choice, options) if inner is None else options.parser(ledger=True)
+        if inner is not None and isinstance(parser, statemachine.Parser):
+            inner.append(parser)
         if self._quotations is None:
             return parser
         on_quotation = None if choice is None else partial(self._report_quotation, choice)

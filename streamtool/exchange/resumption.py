@@ -1,4 +1,5 @@
-"""Resumption of a reply whose upstream died, reported an error or reached its own limit in the middle.
+"""Resumption of a reply whose upstream died, reported an error or reached its own limit in the middle, or that contains
+a call which has become unreadable.
 
 The next attempt's prompt ends with the text that the model has written, cut back to a position between two tokens
 (`split_at_seam`). The model writes the part that was cut off again; it is compared with the original as it arrives, and
@@ -24,15 +25,27 @@ from streamtool.core.reply import (
     Usage,
     UsageReport,
 )
+from streamtool.exchange.broken_calls import BrokenCall
 from streamtool.exchange.interfaces import Interruption
 from streamtool.exchange.plan import Plan
 from streamtool.filters import ChoiceFilter
-from streamtool.forcing import CLIENT_CONSTRAINTS, continuation_grammar, repeated_text_grammar
-from streamtool.prompting.window import BYTES_PER_TOKEN
+from streamtool.forcing import (
+    ANY_TEXT,
+    CLIENT_CONSTRAINTS,
+    arguments_schema,
+    call_grammar,
+    continuation_grammar,
+    repeated_text_grammar,
+    rest_grammar,
+    schema_grammar,
+    without_schema,
+)
+from streamtool.prompting.window import BYTES_PER_TOKEN, CountTokens
 from streamtool.protocols.completions.templates import TEMPLATES
 from streamtool.protocols.interfaces import UpstreamReader
 
 CONTRADICTED: Final = "continuation_differs"
+MALFORMED: Final = "malformed_call"
 _OURS: Final = frozenset(("reply_too_large", "prompt_truncated"))
 """Codes of errors that our own limits and settings cause."""
 _FAILED: Final = 500
@@ -74,6 +87,8 @@ class Resumption:
     interruption: Interruption
     failures: int = 0
     """Number of attempts that have not continued the text."""
+    call: BrokenCall | None = None
+    """The call that has become unreadable or repetitive after the text, or None if something else ended the reply."""
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -92,6 +107,8 @@ class Resumptions:
     """The reply that this attempt or the next one continues, until it has been continued; or None."""
     count: int = 0
     """Number of attempts so far that were meant to continue a reply."""
+    call: BrokenCall | None = None
+    """The last broken call that an attempt was meant to continue."""
     cut_short: ReplyFinish | None = None
     """The end of the upstream's reply because of the upstream's own limit, until the end has been handled."""
     additions: tuple[str | None, str | None] | None = None
@@ -106,6 +123,7 @@ class Resumptions:
     def restart(self) -> None:
         """Prepare for an attempt that does not continue a reply."""
         self._before = self._again = 0
+        self.call = None
 
     def is_cut_short(self, plan: Plan, told: Usage | None, first: ChoiceFilter) -> bool:
         """Return whether a reply that has reached a limit has fewer tokens than the client allows. `told` is the usage
@@ -117,24 +135,37 @@ class Resumptions:
         return max(first.deltas, self._used(told, first.unfinished_size)) < self.limit
 
     def request(
-        self, cause: StreamtoolError | ReplyFinish, plan: Plan, told: Usage | None, first: ChoiceFilter, seconds: float
+        self,
+        cause: StreamtoolError | ReplyFinish,
+        plan: Plan,
+        told: Usage | None,
+        first: ChoiceFilter,
+        *,
+        tokenizer: CountTokens | None,
+        seconds: float,
+        call: BrokenCall | None = None,
     ) -> None:
-        """Request an attempt that continues the unfinished reply of `first`, which ended with this cause."""
+        """Request an attempt that continues the unfinished reply of `first`, which ended with this cause: at its end
+        or, if a call is broken, at the last good character.
+        """
         text = first.unfinished
         if self.pending is not None:
             failures = self.pending.failures + 1
             cut = split_at_seam(text, failures)
             self.pending = evolve(self.pending, failures=failures, cut=cut)
         else:
-            used = self._used(told, _count_tokens(plan, first))
+            used = self._used(told, _count_tokens(plan, first, tokenizer))
             tokens = max(0, used - self._before)
-            interruption = Interruption(_cause(cause), len(first.written), first.place, seconds, tokens)
+            interruption = Interruption(_cause(cause, call), len(first.written), first.place, seconds, tokens)
             left = None if self.limit is None else max(0, self.limit - used)
-            self.pending = Resumption(cause, text, split_at_seam(text), left, None, interruption)
+            self.call = call
+            self.pending = Resumption(cause, text, split_at_seam(text), left, None, interruption, call=call)
             self._before, self._again = used, 0
         if self.pending.left is not None:
             again = len(text[self.pending.cut :].encode("utf-8", "surrogatepass"))
-            if not _sends_single_tokens(plan):
+            if tokenizer is not None:
+                again = tokenizer(text[self.pending.cut :])
+            elif not _sends_single_tokens(plan):
                 again = -(-again // BYTES_PER_TOKEN)
             limit = min(self.limit or again, self.pending.left + again)
             self.pending = evolve(self.pending, limit=max(1, limit))
@@ -150,10 +181,12 @@ class Resumptions:
         return self._before + told.output - self._again if told is not None and told.output else otherwise
 
 
-def _cause(cause: StreamtoolError | ReplyFinish) -> str:
+def _cause(cause: StreamtoolError | ReplyFinish, call: BrokenCall | None) -> str:
     """Return what the record contains about the end of the upstream's reply."""
     if isinstance(cause, ReplyFinish):
-        return "upstream's own limit"
+        return "upstream's own limit" if call is None else "endless repetition"
+    if cause.code == MALFORMED:
+        return "malformed call"
     return "upstream reported an error" if cause.quotes else "upstream died"
 
 
@@ -162,18 +195,23 @@ def _sends_single_tokens(plan: Plan) -> bool:
     return found is not None and found.engine.single_tokens
 
 
-def _count_tokens(plan: Plan, first: ChoiceFilter) -> int:
-    """Return the number of tokens in the unfinished text: the number of its deltas if the server sends a delta for each
-    token, and otherwise an estimate, which is not lower.
+def _count_tokens(plan: Plan, first: ChoiceFilter, tokenizer: CountTokens | None) -> int:
+    """Return the number of tokens in the unfinished text: as counted by the model's tokenizer if it is known, the
+    number of its deltas if the server sends a delta for each token, and otherwise an estimate, which is not lower.
 
     A server withholds text that may become a stop sequence, so such a token may be in the same delta as the next one.
     """
     deltas, size = first.deltas, first.unfinished_size
+    if tokenizer is not None:
+        return max(deltas, tokenizer(first.unfinished))
     if _sends_single_tokens(plan) and size <= _BYTES_PER_DELTA * deltas:
         if plan.upstream.NAME != "completions":
             return deltas
-        text = first.unfinished
-        return deltas + sum(text.count(char) for char in {stop[0] for stop in TEMPLATES[plan.model.template].stop})
+        text, stops = first.unfinished, TEMPLATES[plan.model.template].stop
+        # The tokenizers of most models have a token for `</`, which is not withheld unless a stop sequence begins so.
+        closers = 0 if any(stop.startswith("</") for stop in stops) else text.count("</")
+        withheld = {char: text.count(char) for char in {stop[0] for stop in stops}}
+        return deltas + sum(withheld.values()) - (closers if "<" in withheld else 0)
     return max(deltas, -(-size // BYTES_PER_TOKEN))
 
 
@@ -189,9 +227,37 @@ def grammar_after(plan: Plan, asked: Conversation, resumption: Resumption) -> st
     made = None
     if forced is not None and (able or forced.way == "grammar"):
         made = continuation_grammar(forced, asked, plan.model.format, text=resumption.text, again=again)
+    if made is None and able and resumption.call is not None:
+        made = _grammar_of_call(asked, resumption, resumption.call, again)
     if made is None and able and resumption.failures:
         made = repeated_text_grammar(again)
     return made or ""
+
+
+def _grammar_of_call(asked: Conversation, resumption: Resumption, call: BrokenCall, again: str) -> str | None:
+    """Return a grammar for the rest of a call that has become unreadable: of the calls in its format or, if the model
+    writes the format in another way than the grammar, of its arguments. Return None if the text fits neither.
+    """
+    tools = [tool for tool in asked.tools if not asked.choice.names or tool.name in asked.choice.names]
+    for some in (tools, [without_schema(tool) for tool in tools]):
+        made = call_grammar(some, call.format, forced=False, parallel=asked.choice.parallel, lazy=False)
+        if made is not None and (found := rest_grammar(made[0], resumption.text, again, begun=True)) is not None:
+            return found
+    if not resumption.text.endswith(call.arguments):
+        if not resumption.text.endswith(call.arguments.removesuffix(call.ahead)):
+            return None
+        again += call.ahead
+    for tool in (one for one in tools if one.name == call.name):
+        for schema in (arguments_schema(tool), {"type": "object"}):
+            whole = schema_grammar(schema)
+            if whole is not None and (found := rest_grammar(whole, call.arguments, again, then=ANY_TEXT)) is not None:
+                return found
+    return None
+
+
+def malformed_call_error() -> UpstreamError:
+    """Return the error for a reply with a call that cannot be read."""
+    return UpstreamError("the model has written a call that cannot be read", code=MALFORMED)
 
 
 def continues(plan: Plan, asked: Conversation, prompt: Conversation) -> bool:
@@ -249,7 +315,8 @@ class ContinuationReader:
     `on_continued` is called when all of that text has been written again; from then on, the wrapped reader can be used
     directly, unless there is a limit. If the reply differs from the text, it ends with a failure.
 
-    `left` limits the number of deltas after that text: one more delta ends the reply. None means no limit.
+    `left` limits the number of deltas after that text: one more delta ends the reply. None means no limit. A delta with
+    the end of that text and the beginning of new text counts, because its new part would exceed the limit.
     """
 
     __slots__ = ("_again", "_at", "_left", "_on_continued", "_readings", "reader", "tool_names")
@@ -292,7 +359,7 @@ class ContinuationReader:
                 if new is None:
                     return [*out, ReplyFailure(contradiction_error())]
                 if new:
-                    out.append(ReplyTextDelta(event.choice, new))
+                    self._limit(ReplyTextDelta(event.choice, new), out)
             elif isinstance(event, ReplyFinish) and event.reason is Reason.LENGTH:
                 self._end_comparison()  # the limit leaves no room for more than the text that is already known
                 out.append(event)
@@ -323,6 +390,7 @@ class ContinuationReader:
                 if known.startswith(text, self._at):
                     alive.append(known)
             elif text.startswith(known[self._at :]):
+                self._again -= left < len(text)
                 self._end_comparison()
                 return text[left:]
         self._at += len(text)

@@ -2,6 +2,7 @@
 
 from streamtool.filters.call_ids import CallIds
 from streamtool.filters.choice_filter import ChoiceFilter
+from streamtool.filters.continued_call import ContinuedCall
 from streamtool.filters.null_parser import NullParser, TextParser
 from streamtool.filters.opened_reasoning import OpenedReasoning
 from streamtool.filters.prefilled import Prefilled, continues_beginning
@@ -12,6 +13,7 @@ from streamtool.filters.shown_calls import comparable_call, shown_calls
 __all__ = [
     "CallIds",
     "ChoiceFilter",
+    "ContinuedCall",
     "HoldingParser",
     "NullParser",
     "OpenedReasoning",

@@ -13,8 +13,11 @@ Text and arguments deltas take a short path: while no stage has to inspect the t
 the same object is forwarded as the original event, so that its bytes can be sent unchanged.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import assert_never
+
+from attrs import frozen
 
 # Imported by name: the module's `__getattr__` keeps CPython from caching `statemachine.X` where it is used.
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
@@ -32,7 +35,9 @@ from streamtool.core.reply import (
 from streamtool.filters.call_filter import CallFilter
 from streamtool.filters.call_ids import CallIds
 from streamtool.filters.choice_state import ChoiceState, Tally
-from streamtool.filters.null_parser import TextParser
+from streamtool.filters.continued_call import ContinuedCall
+from streamtool.filters.endless_text import STEP, passage_of
+from streamtool.filters.null_parser import NullParser, TextParser
 from streamtool.filters.opened_reasoning import OpenedReasoning
 from streamtool.filters.quotations import QuotationFilter, RepeatedCallStart
 from streamtool.filters.stray_closers import StrayClosers, only_closers
@@ -57,6 +62,15 @@ UpstreamEvent = ReplyTextDelta | ReplyReasoningDelta | ReplyCallStart | ReplyArg
 """An event that a choice filter accepts from the upstream."""
 
 
+@frozen
+class _Deferred:
+    """The end of a broken call, and the events after it."""
+
+    events: Sequence[Event]
+    continues: bool
+    """Whether the model had not ended its reply."""
+
+
 class ChoiceFilter:
     """A filter for one choice. Methods append the events that the client may see to `out`."""
 
@@ -64,9 +78,14 @@ class ChoiceFilter:
         "_begin",
         "_blank",
         "_calls",
+        "_deferred",
+        "_defers",
         "_delayed",
         "_direct",
+        "_examine_at",
+        "_examined",
         "_last_text",
+        "_may_defer",
         "_native_calls",
         "_new_parser",
         "_parser",
@@ -81,6 +100,7 @@ class ChoiceFilter:
         "choice",
         "continues_after_end",
         "deltas",
+        "endless",
         "finished",
         "state",
         "tally",
@@ -97,8 +117,11 @@ class ChoiceFilter:
         may_search: bool = False,
         clock: Callable[[], float] | None = None,
         reread: Callable[[], TextParser] | None = None,
+        defers: bool = False,
     ) -> None:
-        """Prepare for the first attempt. `reread` returns a parser that reads text again, without reporting it."""
+        """Prepare for the first attempt. `reread` returns a parser that reads text again, without reporting it.
+        `defers` means that a call that breaks is left open, until it is continued or given up.
+        """
         self._rules = rules
         self._new_parser = new_parser
         self._parser = new_parser()
@@ -121,6 +144,9 @@ class ChoiceFilter:
         """
         self._separates = False
         """Whether the upstream has sent reasoning or calls apart from the text in this attempt."""
+        self._may_defer = self._defers = defers and self._written is not None
+        self._deferred: _Deferred | None = None
+        """The end of a broken call, until the call is continued or given up."""
         self._begin = 0
         """Size in bytes of `_written` when this attempt began."""
         self._blank = True
@@ -131,6 +157,14 @@ class ChoiceFilter:
         """Size in bytes of `_written` when this attempt began, until the separator before its text is decided."""
         self._direct = self._text.idle and not self._stray_closers.watching
         """Whether visible text is forwarded directly, as the original event."""
+        self._examine_at: float = STEP if rules.repetition and self._written is not None else inf
+        """The text is examined for repetitions once it has this many characters."""
+        self._examined: tuple[int, int] | None = None
+        """For the call that was open when the text was last examined: its number, and the size in bytes of `_written`
+        when the text was first examined inside it.
+        """
+        self.endless = False
+        """Whether the model repeats one passage without end in the arguments of the open call."""
         self.characters = 0
         """Number of characters written by the upstream in all attempts, including call syntax."""
         self.deltas = 0
@@ -151,9 +185,24 @@ class ChoiceFilter:
         """Text that the model has written in this attempt, if the attempt has not ended and the text is all of it;
         otherwise an empty string.
         """
-        if self._written is None or self.finished or self.state.ended or self._separates:
+        if self._written is None or self.finished or self._separates or (self.state.ended and not self.broken):
             return ""
         return self._written[self._begin :].decode("utf-8", "surrogatepass")
+
+    @property
+    def broken(self) -> bool:
+        """Whether a call has become unreadable, and has to be continued or given up."""
+        return self._deferred is not None and self.state.ended
+
+    @property
+    def closed(self) -> bool:
+        """Whether the model has ended its reply inside a broken call."""
+        return self._deferred is not None and not self._deferred.continues
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the text after a broken call does not continue the arguments that the client has received."""
+        return isinstance(self._parser, ContinuedCall) and self._parser.contradicted
 
     @property
     def unfinished_size(self) -> int:
@@ -201,6 +250,7 @@ class ChoiceFilter:
             self._written.clear()
         self._delayed.clear()
         self._native_calls = self._separates = False
+        self._defers, self._deferred = self._may_defer, None
         self._begin = len(self._written or ())
         self.deltas = 0
         self._keep_last_text()
@@ -210,6 +260,59 @@ class ChoiceFilter:
         self._calls.restart()
         self._stray_closers.restart(watching=self._rules.native)
         self._direct = self._text.idle and not self._stray_closers.watching
+
+    def continue_call(self, text: str, parser: TextParser) -> None:
+        """Prepare for an attempt that continues the broken call after this text, which `parser` has read."""
+        self._parser = parser
+        self.state.ended = False
+        if self._written is not None:
+            del self._written[self._begin + len(text.encode("utf-8", "surrogatepass")) :]
+
+    def _examine(self) -> None:
+        """End the reply if the last text in the arguments of the open call consists of repetitions of one passage. The
+        text that the model has written is then shortened to the beginning of the repetitions.
+        """
+        self._examine_at = self.characters + STEP
+        written, most = self._written, self._rules.repetition
+        if written is None or not self._calls.open or self._calls.open_natively:
+            self._examined = None
+            return
+        number = sum(self.tally.formats.values())
+        if self._examined is None or self._examined[0] != number:
+            self._examined = number, len(written)
+        if len(written) - self._examined[1] < most:
+            return
+        size = passage_of(bytes(written[-most:]))
+        if not size:
+            return
+        # The text is cut early in the repetitions, but at the place in the passage where it ends now, so that it
+        # continues in the same way. Few repetitions precede the examined ones, or they would have been found before.
+        end = len(written) - (most // size - 1) * size
+        while end - 2 * size >= self._begin and written[end - 2 * size : end - size] == written[end - size : end]:
+            end -= size
+        del written[end:]
+        self._examined = number, len(written)
+        self.endless = self.state.ended = True
+
+    def go_on(self) -> None:
+        """Prepare for the end of a reply that repeats itself, or for an attempt that continues it."""
+        self.endless = self.state.ended = False
+
+    def continued(self) -> None:
+        """Note that an attempt continues the reply."""
+        self._deferred = None
+
+    def give_up(self, out: list[ReplyEvent]) -> None:
+        """End the broken call as one that cannot be read."""
+        deferred, self._deferred, self._defers = self._deferred, None, False
+        if deferred is None:
+            return
+        if not self.state.ended:  # the text after it has not continued it
+            self._parser = NullParser()
+        self.state.ended = False
+        self._process(deferred.events, out, continues=deferred.continues)
+        if not deferred.continues:
+            self._end_text(out, broken=False)
 
     def resume(self, *, may_retry: bool) -> None:
         """Prepare for an attempt that continues the text of this one."""
@@ -254,9 +357,13 @@ class ChoiceFilter:
                     text = first.text
                     calls.sent.append(text)
                     out.append(ReplyArgumentsDelta(self.choice, calls.index, text))
+                    if self.characters >= self._examine_at:
+                        self._examine()
                     return
             if found:
                 self._process(found, out, continues=True)
+                if self.characters >= self._examine_at and not self.state.ended:
+                    self._examine()
                 if self._delayed and not self._calls.open:
                     self._feed_delayed(out)
         # Text is parsed even after the end, since it may be the closing marker of the last call. A native event cannot
@@ -273,11 +380,17 @@ class ChoiceFilter:
         """
         if reason not in _ENDED_BY_MODEL:
             self.state.may_retry = self.state.may_search = False  # truncation is not the model's fault
+        self._defers = self._defers and reason is Reason.STOP
         ended_as = "broken" if reason is None else _PARSER_REASONS[reason]
         if self._native_calls or any(type(event) is ReplyCallStart for event in self._delayed):
             ended_as = ended_as or "length"  # an opener at the end is markup
         last = self._parser.close(ended_as)
         self._process(self._without_copied_end(last), out)
+        if not self.broken:
+            self._end_text(out, broken=reason is None)
+
+    def _end_text(self, out: list[ReplyEvent], *, broken: bool) -> None:
+        """Process what follows the parser's last events at the end of the upstream's text."""
         self._release_closers(out)
         if self._delayed:
             self._parser = self._new_parser()
@@ -285,7 +398,7 @@ class ChoiceFilter:
             self._process(self._parser.close(), out)
         if self._calls.open:  # a native call that the upstream never ended
             self._calls.end(out, complete=False)
-        self._text.end(out, broken=reason is None)
+        self._text.end(out, broken=broken)
         self._direct = self._text.idle
 
     def flush(self, out: list[ReplyEvent]) -> None:
@@ -432,10 +545,10 @@ class ChoiceFilter:
         if isinstance(self._parser, OpenedReasoning):
             self._process(self._parser.disable(), out)
 
-    def _process(self, events: Iterable[Event], out: list[ReplyEvent], *, continues: bool = False) -> None:
+    def _process(self, events: Sequence[Event], out: list[ReplyEvent], *, continues: bool = False) -> None:
         """Process the parser's events. `continues` means that the text has not ended."""
         self._keep_last_text()
-        for event in events:
+        for number, event in enumerate(events):
             if self.state.ended:
                 blank = isinstance(event, TextDelta) and event.text.isspace()
                 self.continues_after_end = self.continues_after_end or not blank
@@ -454,6 +567,10 @@ class ChoiceFilter:
                     self._calls.begin(name, call_id, out, source="reasoning" if in_reasoning else "text")
                     if type(event) is RepeatedCallStart and self._calls.open_id is not None:
                         self.tally.repeated.append(self._calls.open_id)
+                case CallEnd(complete=False) if self._defers and self._calls.open:
+                    self._deferred = _Deferred(events[number:], continues)
+                    self.state.ended = True
+                    break
                 case CallEnd(complete=complete, repairs=repairs):
                     self.tally.add_repairs(repairs)
                     self._calls.end(out, complete=complete, closed=continues)

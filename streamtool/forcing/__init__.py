@@ -6,7 +6,8 @@ This package is independent of the formats. It obtains the text around a call's 
 """
 
 from streamtool.forcing.call_frames import CallFrame, frame
-from streamtool.forcing.continuation import repeated_text_grammar
+from streamtool.forcing.continuation import ANY_TEXT, repeated_text_grammar, rest_grammar
+from streamtool.forcing.gbnf import schema_grammar
 from streamtool.forcing.grammar import call_grammar
 from streamtool.forcing.methods import (
     CLIENT_CONSTRAINTS,
@@ -20,6 +21,7 @@ from streamtool.forcing.schemas import call_schema, call_structural_tag
 from streamtool.schemas.portable import arguments_schema, without_schema
 
 __all__ = [
+    "ANY_TEXT",
     "CLIENT_CONSTRAINTS",
     "CallFrame",
     "Rules",
@@ -33,6 +35,8 @@ __all__ = [
     "forcing_method_for",
     "frame",
     "repeated_text_grammar",
+    "rest_grammar",
     "rules_for",
+    "schema_grammar",
     "without_schema",
 ]

@@ -85,28 +85,34 @@ class NoContinuationError(Exception):
     """The text does not match the grammar, or a bound is exceeded."""
 
 
-def rest_grammar(grammar: str, text: str, again: str = "") -> str | None:
+def rest_grammar(grammar: str, text: str, again: str = "", then: str = "", *, begun: bool = False) -> str | None:
     """Return the grammar of the text that may follow `text`, or None if the grammar does not allow the text or if a
     bound is exceeded.
 
-    `again` is text that the model has to write once more before that: the grammar begins with it.
+    `again` is text that the model has to write once more before that: the grammar begins with it. `then` is a grammar
+    element that may follow all of it. With `begun`, return None if nothing has to follow the text.
     """
     if len(text) > MAX_TEXT:
         return None
     try:
         matcher = _Matcher(_rules(grammar))
-        rest = matcher.written(matcher.advance(text))
+        stacks = matcher.advance(text)
+        if begun and () in stacks:
+            return None
+        rest = matcher.written(stacks)
     except NoContinuationError:
         return None
     begin = f"{literal(again)} " if again else ""
-    return f"root ::= {begin}( {rest} )\n" + grammar.replace("root ::=", f"{_FIRST} ::=", 1)
+    return f"root ::= {begin}( {rest} ) {then}".rstrip() + "\n" + grammar.replace("root ::=", f"{_FIRST} ::=", 1)
 
 
 def repeated_text_grammar(text: str) -> str:
     """Return a grammar for a reply that begins with this text, and that is free after it."""
-    return f"root ::= {literal(text)} ( [^\\x00] )*\n"
+    return f"root ::= {literal(text)} {ANY_TEXT}\n"
 
 
+ANY_TEXT: Final = "( [^\\x00] )*"
+"""A grammar element that matches any text."""
 _FIRST: Final = "whole-reply"
 """The name of the grammar's first rule in the grammar of a rest. No rule refers to it."""
 

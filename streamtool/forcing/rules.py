@@ -114,6 +114,8 @@ class Rules:
     """How a reply that was truncated inside a call ends: with a finish reason, or with an error."""
     repeated: int = 3
     """Number of times that the model writes the same calls before the reply ends; below 2: no limit."""
+    repetition: int = 0
+    """Number of bytes in a call's arguments that may be repetitions of one passage; 0: no limit."""
     answer_due: bool = False
     """Whether an empty reply is rejected because a tool result calls for a reply."""
     search: str = ""
@@ -175,6 +177,7 @@ def rules_for(
         invalid=settings.invalid,
         truncated=settings.truncated,
         repeated=settings.repeated_calls,
+        repetition=settings.limits.repetition,
         search=search_name(conversation) if selects and not choice.names else "",
         answer_due=free and turn is Turn.NEXT_DECISION,
         refusals=RefusalRules(

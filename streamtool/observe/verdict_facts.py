@@ -242,6 +242,16 @@ class Facts:
         return "Raise `max_tokens` in the request." if most is not None else "Send `max_tokens`, or raise the server's."
 
     @property
+    def resumed_step(self) -> str:
+        """How to avoid the first interruption that was followed by a continuation."""
+        match self.record.resumed[0].cause:
+            case "upstream's own limit":
+                return self.limit_step
+            case "malformed call" | "endless repetition":
+                return "If this repeats, use `forcing` if the server can constrain calls, or a larger model."
+        return "Read the server's log."
+
+    @property
     def read(self) -> str:
         """The number of tokens of the prompt that were read, out of those that it has at least."""
         cut = self.record.prompt_cut
@@ -262,6 +272,8 @@ class Facts:
             "upstream's own limit": "Cut by the server's limit"
             + (f" of {first.tokens:,} tokens" if first.tokens else ""),
             "upstream reported an error": "The server reported an error",
+            "malformed call": "The call became unreadable",
+            "endless repetition": "The model repeated itself",
         }.get(first.cause, "The server broke off")
         later = f", and {_times(len(others))} later" if others else ""
         return f"{how} inside {place} at character {first.character:,}{later}"

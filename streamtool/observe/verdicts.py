@@ -144,6 +144,12 @@ ERRORS: Final = (
         "Send the request again, or turn continuation off: `resume = 0`.",
     ),
     Row(
+        "call stays unreadable",
+        _code("malformed_call"),
+        "The model wrote a call that cannot be read, and its continuations cannot be read either.",
+        "Use `forcing` if the server can constrain calls, another `format`, or a larger model.",
+    ),
+    Row(
         "server broke off",
         _code("upstream_closed"),
         "The server closed the connection before the reply was complete.",
@@ -369,7 +375,7 @@ _CALLS: Final = (
         "resumed and called",
         _ended("calls", lambda facts: facts.record.resumed),
         "{interruptions}; resumed. {calls}{how}.",
-        "{limit_step}",
+        "{resumed_step}",
         frozenset(("resumed",)),
     ),
     Row(
@@ -494,7 +500,7 @@ _TEXTS: Final = (
         "resumed text",
         lambda facts: facts.record.resumed,
         "No call. {interruptions}; resumed.",
-        "{limit_step}",
+        "{resumed_step}",
         frozenset(("resumed",)),
     ),
     Row(

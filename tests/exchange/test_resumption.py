@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from support.continuing import KINDS, TOKEN, Continuing, Fault, engine_of, settings_for
+from support.continuing import COMPLETING, KINDS, TOKEN, Continuing, Fault, engine_of, settings_for
 from support.dialects import ALL_CLIENTS, Ask, Got, events, path, read, sse, write
 from support.protocol_validators import VALIDATORS
 from support.sweeps import alternating, each
@@ -304,6 +304,68 @@ async def test_a_reply_that_reaches_the_clients_limit_has_the_same_text(kind):
             got, record = await talk(Limited(kind, WHOLE, Fault(at, "reset")), fields={"max_tokens": limit})
             assert seen(got) == seen(expected)
             assert len(record.resumed) == 1
+
+
+class Shifted(Limited):
+    """An upstream whose tokens depend on where its reply begins, so that one extends over the end of the known text."""
+
+    def __init__(self, *args: Any, size: int) -> None:
+        super().__init__(*args, tokens=lambda text: pieces(text, size))
+
+
+@both
+@each("kind", ["llama.cpp", "vLLM"])
+@alternating
+async def test_a_token_across_the_end_of_the_known_text_does_not_exceed_the_clients_limit(kind):
+    reply = json.dumps({"name": "write_file", "arguments": {"path": "/a.py", "content": "x = 1; y = 22; z = 333"}})
+    for size in (2, 3, 5):
+        for most in (12, 15):
+            expected, _ = await talk(Shifted(kind, reply, size=size), fields={"max_tokens": most}, resume=0)
+            for count in range(4, most):
+                upstream = Shifted(kind, reply, Fault(count * size, "reset"), size=size)
+                got, record = await talk(upstream, fields={"max_tokens": most})
+                assert got.reason == expected.reason == "length"
+                assert len(record.resumed) == 1
+                assert texts(expected).startswith(texts(got))
+
+
+def texts(got: Got) -> str:
+    return "".join(part if isinstance(part, str) else part[1] for part in got.parts)
+
+
+XML = "".join(
+    f'<invoke name="write_file">\n<parameter name="path">{name}</parameter>\n</invoke>\n' for name in ("a < b", "c")
+)
+
+
+@both
+async def test_tokens_are_counted_by_the_tokenizer_if_it_is_known(monkeypatch):
+    """Without it, each `<` counts as one more token, since a server withholds it together with the next one."""
+    counted = lambda self, model: lambda text: len(TOKEN.findall(text))  # noqa: E731
+    monkeypatch.setattr("streamtool.upstream.tokenizers.TokenizerFiles.of", counted)
+    size = len(TOKEN.findall(XML))
+    for most in (size - 1, size, size + 1):
+        expected, _ = await talk(Limited(COMPLETING, XML), fields={"max_tokens": most}, resume=0)
+        for count in (9, size // 2, size - 8):
+            at = len("".join(TOKEN.findall(XML)[:count]))
+            upstream = Limited(COMPLETING, XML, Fault(at, "reset"))
+            got, record = await talk(upstream, fields={"max_tokens": most})
+            assert seen(got) == seen(expected)
+            assert record.resumed[0].character == at
+
+
+@both
+async def test_closing_tags_do_not_end_a_reply_early():
+    """A server does not withhold `</`, which is a token and begins no stop sequence."""
+    size = len(TOKEN.findall(TAGS))
+    expected, _ = await talk(Limited(COMPLETING, TAGS), fields={"max_tokens": size})
+    for count in (9, size // 2, size - 2):
+        upstream = Limited(COMPLETING, TAGS, Fault(len("".join(TOKEN.findall(TAGS)[:count])), "reset"))
+        got, _ = await talk(upstream, fields={"max_tokens": size})
+        assert (got.parts, got.reason, len(upstream.requests)) == (expected.parts, expected.reason, 2)
+
+
+TAGS = "one</b> two</b> three</b> four</b> five</b> six</b> seven</b> eight</b> nine</b>"
 
 
 def limit(kind: str, tokens: int) -> dict[str, int]:

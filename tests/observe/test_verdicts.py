@@ -55,6 +55,7 @@ CASES = {
     "reply too large": (upstream("reply_too_large"), "Raise `limits.reply`"),
     "server unreadable": (upstream("upstream_unreadable"), "cannot be read: no."),
     "continuation differs": (upstream("continuation_differs"), "contradicts the text"),
+    "call stays unreadable": (upstream("malformed_call"), "its continuations cannot be read either"),
     "server broke off": (upstream("upstream_closed"), "closed the connection before the reply was complete"),
     "no file descriptors": (upstream("no_descriptors"), "ulimit -n"),
     "key rejected": (upstream(status=401), "The server rejected the key (401)."),
@@ -179,7 +180,7 @@ def test_every_class_of_errors_has_a_verdict_of_its_own():
 
 UPSTREAM_CODES = {
     "context_length_exceeded", "prompt_truncated", "truncated_call", "invalid_arguments", "unknown_tool", "reply_too_large",
-    "event_too_long", "upstream_unreadable", "continuation_differs", "upstream_closed", "no_descriptors",
+    "event_too_long", "upstream_unreadable", "continuation_differs", "malformed_call", "upstream_closed", "no_descriptors",
 }  # fmt: skip
 """Codes of the upstream's errors that have separate verdicts."""
 PLAIN_CODES = {"upstream_authentication", "choices_missing", "no_summary"}

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 from support.dialects import SAYS
 
-from streamtool.core.errors import UpstreamError
+from streamtool.core.errors import UpstreamError, UpstreamTimeout
 from streamtool.models.engines import ENGINES, FoundEngine
 from streamtool.settings import Settings
 from streamtool.testing import Die, Recorded, Script, ScriptedUpstream, status
@@ -21,9 +21,14 @@ TOKEN = re.compile(r"</?[^\s<>]+>| ?\w{1,4}|[^\w\s]{1,3}|\s+")
 """The server's tokens."""
 KINDS = ("completions", "llama.cpp", "vLLM", "ollama")
 """The kinds of upstreams."""
-PROTOCOLS = {"completions": "completions", "ollama": "ollama"}
+COMPLETING = "llama.cpp over completions"
+"""A further kind, whose protocol and engine are both known."""
+PROTOCOLS = {"completions": "completions", "ollama": "ollama", COMPLETING: "completions"}
 """The protocols of the kinds that do not speak `chat`."""
-ENGINE = {"llama.cpp": "llama.cpp", "vLLM": "vLLM", "ollama": "Ollama"}
+ENGINE = {"llama.cpp": "llama.cpp", "vLLM": "vLLM", "ollama": "Ollama", COMPLETING: "llama.cpp"}
+
+ERRORS = {"reset": UpstreamError("the connection broke"), "stall": UpstreamTimeout("the upstream is silent")}
+"""The exceptions that end a connection."""
 
 
 @frozen
@@ -33,7 +38,11 @@ class Fault:
     at: int
     """Number of characters of the whole reply that precede it."""
     how: str
-    """`reset` (an exception), `fin` (the body ends), `error` (an event that reports an error) or `length`."""
+    """`reset` (an exception), `stall` (a timeout), `fin` (the body ends), `error` (an event that reports an error),
+    `length`, or `broken` (the model writes something else, and ends its reply).
+    """
+    bad: str = ""
+    """The text that the model writes at the place of a `broken` reply."""
 
 
 def protocol_of(kind: str) -> str:
@@ -90,16 +99,18 @@ class Continuing:
             pieces.append(token[: max(0, end - place)])
             place += len(token)
         how = "stop" if fault is None else fault.how
-        ends = {"reset": "die", "fin": "die"}.get(how, how)
+        ends = {"reset": "die", "stall": "die", "fin": "die", "broken": "stop"}.get(how, how)
+        if fault is not None:
+            pieces += self.tokens(fault.bad)
         steps = tuple(SAYS[protocol_of(self.kind)]([piece for piece in pieces if piece], ends))
-        if how == "reset":
-            steps = (*steps, Die(UpstreamError("the connection broke")))  # type: ignore[assignment]
+        if how in ERRORS:
+            steps = (*steps, Die(ERRORS[how]))  # type: ignore[assignment]
         media = "application/x-ndjson" if self.kind == "ollama" else "text/event-stream"
         return Script(steps, content_type=media)
 
     def beginning(self, body: Mapping[str, Any]) -> str:
         """Return the beginning of the reply that the request contains."""
-        if self.kind == "completions":
+        if protocol_of(self.kind) == "completions":
             return str(body["prompt"]).rpartition("<|im_start|>assistant\n")[2]
         last = body["messages"][-1]
         if last["role"] != "assistant":
