@@ -23,6 +23,7 @@ class Choices:
         "_ids",
         "buffers_for_checks",
         "filters",
+        "insists",
         "may_retry",
         "may_search",
         "parsers",
@@ -48,6 +49,8 @@ class Choices:
         """Whether another attempt may follow the current one."""
         self.may_search = False
         """Whether another attempt may follow the current one because the model searches for tools."""
+        self.insists = False
+        """Whether the current attempt is the last of several, so that calls to unknown tools are delivered."""
         self.reset(rules)
 
     def __getitem__(self, choice: int) -> ChoiceFilter:
@@ -58,7 +61,7 @@ class Choices:
                 self.rules,
                 choice,
                 self._ids,
-                lambda: self.parsers.parser(self.rules, choice, may_retry=self.may_retry),
+                lambda: self.parsers.parser(self.rules, choice, may_retry=self.may_retry, any_name=self.insists),
                 may_retry=self.may_retry,
                 may_search=self.may_search,
                 clock=self._clock,
@@ -69,7 +72,7 @@ class Choices:
     def restart(self) -> None:
         """Prepare for the next attempt."""
         for choice in self.filters.values():
-            choice.restart(may_retry=self.may_retry, may_search=self.may_search)
+            choice.restart(may_retry=self.may_retry, may_search=self.may_search, insists=self.insists)
 
     def resume(self) -> None:
         """Prepare for an attempt that continues the reply of the current one."""

@@ -290,6 +290,7 @@ class Exchange:
         # A retry repeats the whole request. With several choices, it would also repeat those that were accepted.
         most = 1 if not alone else min(1 + settings.retries + self._resuming.count, settings.limits.attempts)
         self._choices.may_retry = self._response.headers.attempts - len(self._searches) < most
+        self._choices.insists = self._rejected is not None and not self._choices.may_retry
         self._choices.may_search = len(self._searches) < MAX_SEARCHES
         if self._response.headers.attempts > 1:
             self._upstream = UpstreamResponse(

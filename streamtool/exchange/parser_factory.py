@@ -24,7 +24,7 @@ from streamtool.filters import (
     continues_beginning,
     quotation_sources,
 )
-from streamtool.forcing import Rules
+from streamtool.forcing import AnyName, Rules
 from streamtool.prompting import ToolSearch, answer_id, encode_transcript, transcript_key
 from streamtool.prompting.selection import opening_text
 from streamtool.prompting.transcripts import shown_text
@@ -50,28 +50,31 @@ class ParserFactory:
         self.quotation_counts = Counter[str]()
         """Number of calls that were quotations, by reason."""
 
-    def parser(self, rules: Rules, choice: int | None = None, *, may_retry: bool) -> TextParser:
+    def parser(self, rules: Rules, choice: int | None = None, *, may_retry: bool, any_name: bool = False) -> TextParser:
         """Return a new parser for this choice. If `choice` is None, the parser reads text again and does not report to
         the listener.
 
-        `may_retry` means that another attempt may follow this one.
+        `may_retry` means that another attempt may follow this one, `any_name` that tools that are not offered may be
+        called, too.
         """
         if not self.plan.reads:
             return self._observed(choice, None)
         forced = self.plan.forcing.current
-        new_parser = partial(self._text_parser, rules, choice, may_retry=may_retry)
+        new_parser = partial(self._text_parser, rules, choice, may_retry=may_retry, any_name=any_name)
         if forced is not None and forced.way == "prefill":
             return Prefilled(forced, new_parser)
         opener = "" if rules.text.reasoning == "text" else self.plan.opener(self._received.conversation)
         return OpenedReasoning(opener, new_parser) if opener else new_parser("")
 
-    def _text_parser(self, rules: Rules, choice: int | None, prefix: str, *, may_retry: bool) -> TextParser:
+    def _text_parser(
+        self, rules: Rules, choice: int | None, prefix: str, *, may_retry: bool, any_name: bool
+    ) -> TextParser:
         settings, limits = self._settings, self._settings.limits
         discards = rules.malformed == "drop" or (rules.malformed == "retry" and may_retry)
         thinks = self.plan.model.calls_in_reasoning or False
         thinks = thinks if isinstance(thinks, bool) else (*thinks, self.plan.model.format)
         options = ParserOptions(
-            rules.callable,
+            AnyName(rules.callable) if any_name and rules.delivers_at_last else rules.callable,
             formats=self.plan.listens,
             prefix=prefix,
             unknown="discard" if rules.unknown in ("drop", "retry") else "text",

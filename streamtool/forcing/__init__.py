@@ -15,12 +15,13 @@ from streamtool.forcing.methods import (
     forcing_for,
     forcing_method_for,
 )
-from streamtool.forcing.rules import Rules, rules_for
+from streamtool.forcing.rules import AnyName, Rules, rules_for
 from streamtool.forcing.schemas import call_schema, call_structural_tag
 from streamtool.schemas.portable import arguments_schema, without_schema
 
 __all__ = [
     "CLIENT_CONSTRAINTS",
+    "AnyName",
     "CallFrame",
     "Rules",
     "arguments_schema",
