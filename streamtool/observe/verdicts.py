@@ -108,8 +108,14 @@ ERRORS: Final = (
     Row(
         "reply ended in a call",
         _code("truncated_call"),
-        'The reply ended inside a call, which `truncated = "error"` turns into an error.',
+        "The reply ended inside a call, which is reported as an error.",
         "{limit_step}",
+    ),
+    Row(
+        "call unreadable",
+        _code("malformed_call"),
+        "The model's call cannot be read{why}, and the client could not answer it.",
+        "Set `forcing` for the upstream, or teach another `format`.",
     ),
     Row(
         "arguments invalid",
@@ -316,7 +322,7 @@ _ENDS: Final = (
     Row(
         "unknown tool to the end",
         _unmet("unknown tool", "too many searches"),
-        "{attempts} {unmet}; the reply was delivered without that call.",
+        "{attempts} {unmet}; the reply was delivered as it is.",
         "{unmet_step}",
         frozenset(("retried", "discarded")),
     ),

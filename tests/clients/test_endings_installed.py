@@ -211,7 +211,7 @@ def main(names: list[str]) -> None:
             print(name, "|", fault, "|", found)
             row = {key: found[key] for key in ("executed", "continued", "requests", "status")}
             results["endings"].setdefault(name, {})[fault] = row
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def upstream(code: str | None = None, status: int = 502) -> Any:
 CASES = {
     "prompt cut, rejected": (evolve(upstream("prompt_truncated"), prompt_cut=PromptCut(2048, 9310, "set num_ctx")), "The server cut the prompt: 2,048 of at least 9,310 tokens were read. The reply was replaced by an error. Set num_ctx."),
     "prompt too long": (upstream("context_length_exceeded", 400), "The prompt does not fit into the model's window"),
-    "reply ended in a call": (upstream("truncated_call"), 'which `truncated = "error"` turns into an error'),
+    "reply ended in a call": (upstream("truncated_call"), "which is reported as an error"),
+    "call unreadable": (upstream("malformed_call"), "The model's call cannot be read"),
     "arguments invalid": (upstream("invalid_arguments"), "arguments do not match the tool's schema"),
     "server called unknown tool": (upstream("unknown_tool"), "The server itself called a tool"),
     "reply too large": (upstream("reply_too_large"), "Raise `limits.reply`"),
@@ -86,7 +87,7 @@ CASES = {
     "forwarded": (evolve(BASE, passed=True, tools=0), "Forwarded unchanged: the request involves no tools."),
     "refused to the end": (evolve(BASE, unmet="tools denied", attempts=("tools denied", "tools denied")), "Even in attempt 3, the model denied having tools; that reply was delivered."),
     "required call missing": (evolve(BASE, unmet="required call missing"), "No valid call. The model left out the required call. Force the call"),
-    "unknown tool to the end": (evolve(BASE, unmet="unknown tool"), "called a tool that is not offered; the reply was delivered without that call"),
+    "unknown tool to the end": (evolve(BASE, unmet="unknown tool"), "called a tool that is not offered; the reply was delivered as it is"),
     "unreadable to the end": (evolve(BASE, unmet="malformed"), "wrote a call that cannot be read"),
     "schema violated to the end": (evolve(CALLED, unmet="schema"), "the call was delivered as it is"),
     "no answer to the end": (evolve(BASE, unmet="empty"), "wrote nothing after the result"),
@@ -177,7 +178,7 @@ def test_every_class_of_errors_has_a_verdict_of_its_own():
 
 
 UPSTREAM_CODES = {
-    "context_length_exceeded", "prompt_truncated", "truncated_call", "invalid_arguments", "unknown_tool", "reply_too_large",
+    "context_length_exceeded", "prompt_truncated", "truncated_call", "malformed_call", "invalid_arguments", "unknown_tool", "reply_too_large",
     "event_too_long", "upstream_unreadable", "continuation_differs", "upstream_closed", "no_descriptors",
 }  # fmt: skip
 """Codes of the upstream's errors that have separate verdicts."""
