@@ -1,4 +1,4 @@
-"""Compares failover: what a client receives when the first of two upstreams of a model fails, anywhere in its reply.
+"""Compares failover: the replies that clients receive if the first of two upstreams fails, anywhere in its reply.
 
     python benchmarks/failover.py [--only PEER] [--json FILE]
 

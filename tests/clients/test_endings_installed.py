@@ -4,8 +4,9 @@ The first reply to each agent ends in a fault, and nothing resumes it. The model
 call in the reply runs a command that creates a file, and is cut after a part that is a complete command itself: so the
 file shows whether an agent has run a call that the model had not finished.
 
-`python tests/clients/test_endings_installed.py` repeats all runs and writes `endings.json`, from which a table of the
-docs is made.
+`python-agents` is a Python with langgraph, langchain, langchain-openai, langchain-anthropic and openai-agents. `python
+tests/clients/test_endings_installed.py` repeats all runs, or those of the agents named, and writes `endings.json`, from
+which a table of the docs is made.
 """
 
 import json
@@ -204,6 +205,7 @@ def test_an_agent_survives_an_ending_and_runs_nothing_that_was_cut(name: str, fa
 def main(names: list[str]) -> None:
     """Repeat the runs of these clients, or of all of them, and write their results."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"endings": {}}
+    results["titles"] = {name: client.title for name, client in CLIENTS.items()}
     for name in names or CLIENTS:
         for fault in FAULTS:
             with tempfile.TemporaryDirectory() as folder:

@@ -280,7 +280,7 @@ def test_the_elements_of_an_array_are_sent_one_by_one(end: str | None, error: bo
 
 @pytest.mark.parametrize(("limit", "reason"), [({"maxOutputTokens": 9}, "MAX_TOKENS"), ({}, "MALFORMED_FUNCTION_CALL")])
 def test_a_truncated_call_is_not_shown(limit: Any, reason: str):
-    """Unless the client has set the limit, its reason is that of a malformed call, after which Gemini CLI tries again."""
+    """Gemini CLI tries again after a malformed call, but not after a limit. Only the client's own limit is one."""
     asked = {**ASKED, "tools": TOOLS, "generationConfig": limit}
     running = exchange(asked, "/v1/models/m:streamGenerateContent?alt=sse", "chat")
     running.request()

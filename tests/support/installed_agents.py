@@ -33,7 +33,7 @@ class Agent:
     """An installed agent."""
 
     name: str
-    """Its name in the command that prints its recipe; empty if there is none."""
+    """Its name in the command that prints its recipe; empty if it has none."""
     task: str
     """Command that replaces the last one of its recipe, in order to work on a task without a terminal."""
     tool: str
