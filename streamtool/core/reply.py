@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import assert_never
 
-from attrs import Factory, define, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
 from streamtool.core.errors import StreamtoolError, UpstreamError
 
@@ -202,6 +202,13 @@ class Choice:
     """The reason why the choice ended, or None if the reply was cut off before that."""
     stop_sequence: str | None = None
 
+    def without_truncated_calls(self) -> "Choice":
+        """Return the choice without its truncated calls, which a client could mistake for complete ones."""
+        if all(call.complete for call in self.calls):
+            return self
+        kept = tuple(part for part in self.parts if not isinstance(part, ReplyCall) or part.complete)
+        return evolve(self, parts=kept)
+
     @property
     def text(self) -> str:
         """All visible text, joined."""
@@ -234,14 +241,14 @@ class Reply:
     model: str | None = None
 
     def whole(self, n: int = 1) -> tuple[Choice, ...]:
-        """Return the choices if all `n` of them have finished. Otherwise, raise the reply's failure or, if it has none,
-        UpstreamError.
+        """Return the choices, without truncated calls, if all `n` of them have finished. Otherwise, raise the reply's
+        failure or, if it has none, UpstreamError.
         """
         if self.failure is not None:
             raise self.failure
         if len(self.choices) < n or any(choice.reason is None for choice in self.choices):
             raise UpstreamError("The upstream's reply ended without a finish reason.", code="upstream_closed")
-        return self.choices
+        return tuple(choice.without_truncated_calls() for choice in self.choices)
 
 
 @define

@@ -25,6 +25,7 @@ class Choices:
         "_ids",
         "buffers_for_checks",
         "filters",
+        "insists",
         "may_retry",
         "may_search",
         "parsers",
@@ -50,6 +51,8 @@ class Choices:
         """Whether another attempt may follow the current one."""
         self.may_search = False
         """Whether another attempt may follow the current one because the model searches for tools."""
+        self.insists = False
+        """Whether the current attempt is the last of several, so that calls to unknown tools are delivered."""
         self.reset(rules)
 
     def __getitem__(self, choice: int) -> ChoiceFilter:
@@ -60,7 +63,7 @@ class Choices:
                 self.rules,
                 choice,
                 self._ids,
-                lambda: self.parsers.parser(self.rules, choice, may_retry=self.may_retry),
+                lambda: self.parsers.parser(self.rules, choice, may_retry=self.may_retry, any_name=self.insists),
                 may_retry=self.may_retry,
                 may_search=self.may_search,
                 clock=self._clock,
@@ -74,19 +77,19 @@ class Choices:
         to it; or None if the call cannot be continued there. `before` is the last broken call, which is continued once
         more if the text has not led to its arguments.
         """
-        reread = partial(self.parsers.rereader, self.rules)
+        reread = partial(self.parsers.rereader, self.rules, any_name=self.insists)
         if choice.contradicted and before is not None:
             return before, parser_after(reread, before.text)
         return find_broken_call(reread, choice.unfinished, ended=choice.closed, limit=self.parsers.max_arguments)
 
     def find_open_call(self, choice: ChoiceFilter) -> BrokenCall | None:
         """Return the call of this choice that is open, or None if none is."""
-        return find_open_call(partial(self.parsers.rereader, self.rules), choice.unfinished)
+        return find_open_call(partial(self.parsers.rereader, self.rules, any_name=self.insists), choice.unfinished)
 
     def restart(self) -> None:
         """Prepare for the next attempt."""
         for choice in self.filters.values():
-            choice.restart(may_retry=self.may_retry, may_search=self.may_search)
+            choice.restart(may_retry=self.may_retry, may_search=self.may_search, insists=self.insists)
 
     def resume(self) -> None:
         """Prepare for an attempt that continues the reply of the current one."""

@@ -70,7 +70,6 @@ from streamtool.exchange.resumption import (
     MALFORMED,
     Resumptions,
     continues,
-    malformed_call_error,
     may_be_continued,
 )
 from streamtool.exchange.tool_sets import MANY, warn_of_many_tools
@@ -83,6 +82,7 @@ from streamtool.prompting import Selection, ToolSearch, selects_tools
 from streamtool.prompting.one_object import is_one_object
 from streamtool.prompting.selection import MAX_SEARCHES
 from streamtool.protocols.interfaces import ClientProtocol, Headers
+from streamtool.protocols.shared.stream import malformed_call_error
 from streamtool.refusals import Phrases
 from streamtool.settings import Settings
 
@@ -298,6 +298,7 @@ class Exchange:
         # A retry repeats the whole request. With several choices, it would also repeat those that were accepted.
         most = 1 if not alone else min(1 + settings.retries + self._resuming.count, settings.limits.attempts)
         self._choices.may_retry = self._response.headers.attempts - len(self._searches) < most
+        self._choices.insists = self._rejected is not None and not self._choices.may_retry
         self._choices.may_search = len(self._searches) < MAX_SEARCHES
         if self._response.headers.attempts > 1:
             self._upstream = UpstreamResponse(

@@ -24,7 +24,7 @@ from streamtool.filters import (
     continues_beginning,
     quotation_sources,
 )
-from streamtool.forcing import Rules
+from streamtool.forcing import AnyName, Rules
 from streamtool.prompting import ToolSearch, answer_id, encode_transcript, transcript_key
 from streamtool.prompting.selection import opening_text
 from streamtool.prompting.transcripts import shown_text
@@ -55,12 +55,12 @@ class ParserFactory:
         """Maximum number of characters in the arguments of a call."""
         return self._settings.limits.arguments
 
-    def rereader(self, rules: Rules, inner: list[statemachine.Parser] | None) -> TextParser:
+    def rereader(self, rules: Rules, inner: list[statemachine.Parser] | None, *, any_name: bool = False) -> TextParser:
         """Return a new parser that reads text again, and then the text of another attempt. With a list, the parsers
         that find the calls record how they classify the text, and are added to the list.
         """
         observed = 0 if inner is None and self.listener is not None else None
-        return self.parser(rules, observed, may_retry=False, inner=inner)
+        return self.parser(rules, observed, may_retry=False, any_name=any_name, inner=inner)
 
     def parser(
         self,
@@ -68,17 +68,19 @@ class ParserFactory:
         choice: int | None = None,
         *,
         may_retry: bool,
+        any_name: bool = False,
         inner: list[statemachine.Parser] | None = None,
     ) -> TextParser:
         """Return a new parser for this choice. If `choice` is None, the parser reads text again and does not report to
         the listener.
 
-        `may_retry` means that another attempt may follow this one.
+        `may_retry` means that another attempt may follow this one, `any_name` that tools that are not offered may be
+        called, too.
         """
         if not self.plan.reads:
             return self._observed(choice, None)
         forced = self.plan.forcing.current
-        new_parser = partial(self._text_parser, rules, choice, may_retry=may_retry, inner=inner)
+        new_parser = partial(self._text_parser, rules, choice, may_retry=may_retry, any_name=any_name, inner=inner)
         if forced is not None and forced.way == "prefill":
             return Prefilled(forced, new_parser)
         opener = "" if rules.text.reasoning == "text" else self.plan.opener(self._received.conversation)
@@ -91,6 +93,7 @@ class ParserFactory:
         prefix: str,
         *,
         may_retry: bool,
+        any_name: bool,
         inner: list[statemachine.Parser] | None,
     ) -> TextParser:
         settings, limits = self._settings, self._settings.limits
@@ -98,7 +101,7 @@ class ParserFactory:
         thinks = self.plan.model.calls_in_reasoning or False
         thinks = thinks if isinstance(thinks, bool) else (*thinks, self.plan.model.format)
         options = ParserOptions(
-            rules.callable,
+            AnyName(rules.callable) if any_name and rules.delivers_at_last else rules.callable,
             formats=self.plan.listens,
             prefix=prefix,
             unknown="discard" if rules.unknown in ("drop", "retry") else "text",

@@ -10,7 +10,7 @@ from typing import cast
 from attrs import define, field
 
 from streamtool.core.conversation import Conversation
-from streamtool.core.errors import StreamtoolError
+from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import ReplyAccumulator, ReplyEvent, ReplyStart
 from streamtool.exchange.interfaces import ResponseHead
 from streamtool.exchange.plan import Plan
@@ -153,13 +153,16 @@ class ClientResponse:
     def _complete(self, fold: ReplyAccumulator) -> bytes:
         start = self.begin()
         self.began = self._clock()
-        body = self._protocol.write_complete(
-            self._received.conversation,
-            fold.close(),
-            id=cast(str, start.id),
-            created=cast(int, start.created),
-            model=cast(str, start.model),
-        )
+        try:
+            body = self._protocol.write_complete(
+                self._received.conversation,
+                fold.close(),
+                id=cast(str, start.id),
+                created=cast(int, start.created),
+                model=cast(str, start.model),
+            )
+        except UpstreamError as error:  # the protocol cannot express the reply
+            return self._failure(error)
         self.head = self.headers.complete(body)
         self._remember(body)
         return body

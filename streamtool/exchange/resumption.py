@@ -255,11 +255,6 @@ def _grammar_of_call(asked: Conversation, resumption: Resumption, call: BrokenCa
     return None
 
 
-def malformed_call_error() -> UpstreamError:
-    """Return the error for a reply with a call that cannot be read."""
-    return UpstreamError("the model has written a call that cannot be read", code=MALFORMED)
-
-
 def continues(plan: Plan, asked: Conversation, prompt: Conversation) -> bool:
     """Return whether the upstream continues the beginning of a reply, in this request with this prompt."""
     protocol, found = plan.upstream.NAME, plan.model.engine

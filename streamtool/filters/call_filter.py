@@ -22,6 +22,7 @@ from streamtool.filters.repeated_calls import CallHistory, DeliveredCall, Source
 from streamtool.filters.text_filter import TextFilter
 from streamtool.forcing.rules import Rules
 from streamtool.policy.evidence import CheckedArguments, SearchCall, UnreadArguments, UnreadCall
+from streamtool.policy.failure import Finding
 from streamtool.policy.failures import find
 from streamtool.prompting.selection import search_query
 from streamtool.protocols.shared import wire
@@ -38,8 +39,11 @@ class CallFilter:
     __slots__ = (
         "_choice",
         "_clock",
+        "_complete",
+        "_cut_text",
         "_history",
         "_ids",
+        "_omitted",
         "_open",
         "_rules",
         "_state",
@@ -78,6 +82,12 @@ class CallFilter:
         """The arguments of the last committed call that have been emitted."""
         self._truncated_visibly = False
         """Whether the client has seen part of a call that was truncated."""
+        self._complete = 0
+        """Number of complete calls that the client receives."""
+        self._omitted = False
+        """Whether an incomplete call is omitted."""
+        self._cut_text = False
+        """Whether the client has received a part of a call to a custom tool, which it could take for the whole."""
         self.streams = False
         """Whether the open call's arguments are passed on unchanged, as they arrive."""
         self.first_call_at: float | None = None
@@ -102,6 +112,13 @@ class CallFilter:
     def open_id(self) -> str | None:
         """The id of the open call, or None if none is open that the client may receive."""
         return None if self._open is None else self._open.id or None
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether a client continues after the incomplete calls: it answers their unreadable arguments with an error,
+        or it receives other calls instead of them.
+        """
+        return not self._cut_text and (not self._omitted or self._complete > 0)
 
     @property
     def buffered_size(self) -> int:
@@ -144,7 +161,9 @@ class CallFilter:
             self._open = OpenCall(rules, "", name, source, withheld=True)
             return
         trusted = source == "native" and rules.native
-        if not trusted and (rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools.schemas)):
+        known = trusted or rules.unknown == "deliver" or name in rules.tools.schemas
+        delivered = known or (self._state.insists and rules.delivers_at_last and not self._state.calls)
+        if not delivered or (rules.forbidden and not trusted):
             self._state.disallowed += 1
             self._tally.discard(name, self._discard_reason)
             if rules.unknown == "retry":
@@ -208,6 +227,10 @@ class CallFilter:
                 return
         self._truncated_visibly = self._truncated_visibly or not (complete or call.buffered)
         self._state.incomplete = self._truncated_visibly or not complete
+        if not complete and (self._rules.whole or call.buffered):
+            self._omitted = True
+        elif not complete and call.name in self._rules.tools.custom:
+            self._cut_text = True
         if not call.buffered:
             if text and not call.committed:
                 self._commit(call, out)
@@ -291,8 +314,14 @@ class CallFilter:
         out.append(ReplyCallStart(self._choice, self.index, call.id, call.name, call.signature))
         if not state.calls:
             self.first_call_at = None if self._clock is None else self._clock()
-            state.tolerated = state.invalid
+            state.tolerated = state.invalid or self._unknown(call.name)
         state.calls.append(call.id)
+
+    def _unknown(self, name: str) -> Finding | None:
+        """Return the failure of a call that is delivered although its tool is not offered, if it is one."""
+        if not (self._state.insists and self._rules.delivers_at_last) or name in self._rules.tools.schemas:
+            return None
+        return find(UnreadCall(visible=self._state.visible, rules=self._rules, reason="unknown"))
 
     def _finish(self, call: OpenCall, text: str, out: list[ReplyEvent], *, complete: bool) -> None:
         """Emit the remaining arguments and the end of the call, unless the call repeats an earlier one."""
@@ -303,6 +332,7 @@ class CallFilter:
             self._commit(call, out)
         if text:
             self._emit(text, out)
+        self._complete += complete
         out.append(ReplyCallEnd(self._choice, self.index, complete))
         if complete and len(self.sent) < _MAX_PIECES:
             self._history.add(DeliveredCall(call.name, "".join(self.sent), call.source))

@@ -47,6 +47,7 @@ from streamtool.forcing.rules import Rules
 from streamtool.policy.evidence import EndOfReply
 from streamtool.policy.failure import Finding
 from streamtool.policy.failures import CALL_MISSING, find
+from streamtool.protocols.shared.stream import malformed_call_error
 
 _PARSER_REASONS: dict[Reason, str | None] = {
     Reason.STOP: None,
@@ -240,10 +241,10 @@ class ChoiceFilter:
             return Finding(CALL_MISSING)
         return state.tolerated
 
-    def restart(self, *, may_retry: bool, may_search: bool = False) -> None:
+    def restart(self, *, may_retry: bool, may_search: bool = False, insists: bool = False) -> None:
         """Prepare for the next attempt: discard buffered output, and keep the state of the client's reply."""
         searched = self.state.searched  # the search, including the text before it, is now part of the prompt
-        self.state.restart(may_retry=may_retry, may_search=may_search)
+        self.state.restart(may_retry=may_retry, may_search=may_search, insists=insists)
         self.continues_after_end = False
         self._parser = self._new_parser()
         if self._written is not None and (searched or not self.state.visible):
@@ -444,7 +445,8 @@ class ChoiceFilter:
                 found = state.tolerated
                 what = "ended inside a call" if found is None else f"is missing an undelivered call ({found.cause})"
                 return UpstreamError(f"the reply {what}", code="truncated_call")
-            return ReplyFinish(event.choice, Reason.LENGTH)
+            if event.reason is not Reason.LENGTH and not self._calls.may_continue:
+                return malformed_call_error()
         return event
 
     def _feed_native(

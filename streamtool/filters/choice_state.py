@@ -18,6 +18,8 @@ class ChoiceState:
     """Whether another attempt may follow this one."""
     may_search: bool = False
     """Whether another attempt may follow this one because the model searches for tools."""
+    insists: bool = False
+    """Whether this attempt is the last of several, so that calls to unknown tools are delivered."""
     visible: bool = False
     """Whether the client has seen a call or non-whitespace text, in this attempt or an earlier one."""
     last_text: str = ""
@@ -56,9 +58,9 @@ class ChoiceState:
         """Whether the model has ended this attempt with a search for tools."""
         return self.rejected is not None and self.rejected.failure is TOOL_SEARCH
 
-    def restart(self, *, may_retry: bool, may_search: bool) -> None:
+    def restart(self, *, may_retry: bool, may_search: bool, insists: bool = False) -> None:
         """Reset the state for the next attempt, except for the state of the client's reply."""
-        self.may_retry, self.may_search = may_retry, may_search
+        self.may_retry, self.may_search, self.insists = may_retry, may_search, insists
         self.ended = self.incomplete = self.reasoned = self.unknown_native = False
         self.rejected = self.tolerated = self.invalid = None
         self.disallowed = self.unreadable = 0

@@ -16,13 +16,14 @@ from streamtool.forcing.methods import (
     forcing_for,
     forcing_method_for,
 )
-from streamtool.forcing.rules import Rules, rules_for
+from streamtool.forcing.rules import AnyName, Rules, rules_for
 from streamtool.forcing.schemas import call_schema, call_structural_tag
 from streamtool.schemas.portable import arguments_schema, without_schema
 
 __all__ = [
     "ANY_TEXT",
     "CLIENT_CONSTRAINTS",
+    "AnyName",
     "CallFrame",
     "Rules",
     "arguments_schema",

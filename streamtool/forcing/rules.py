@@ -132,6 +132,13 @@ class Rules:
             tools = {**tools, self.search: SEARCH_SCHEMA}
         return AnyName(tools) if self.unknown == "deliver" else tools
 
+    @property
+    def delivers_at_last(self) -> bool:
+        """Whether a call to an unknown tool is delivered if the model insists on it in the last of several attempts, so
+        that the client tells the model that it has no such tool.
+        """
+        return self.unknown == "retry" and not (self.forced or self.forbidden)
+
 
 class AnyName(dict[str, Mapping[str, Json]]):
     """A mapping of tools that claims to contain every name except variant spellings of a known name."""

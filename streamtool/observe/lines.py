@@ -103,12 +103,15 @@ class ParserLines:
 
     _count: int = field(default=0, init=False)
     _made_with: ParserOptions | None = field(default=None, init=False)
+    _any_name: bool = field(default=False, init=False)
 
     def line(self, seconds: float, choice: int, options: ParserOptions | None) -> Line:
         """Return the line for the next parser."""
         number, self._count = self._count, self._count + 1
         line: Line = {"type": "parser", "seconds": seconds, "parser": number, "choice": choice}
-        if number == 0 or options != self._made_with:
+        any_name = options is not None and isinstance(options.tools, AnyName)  # which equality ignores
+        if number == 0 or options != self._made_with or any_name != self._any_name:
+            self._any_name = any_name
             self._made_with = options
             line["made_with"] = None if options is None else options_as_json(options)
         return line

@@ -356,7 +356,7 @@ class Facts:
     @property
     def outcome_of_call(self) -> str:
         """The fate of a call to a tool that is not offered."""
-        return "the reply was delivered without that call" if self.record.calls else "the client received it as text"
+        return "the reply was delivered as it is" if self.record.calls else "the client received it as text"
 
     @property
     def name_step(self) -> str:

@@ -110,8 +110,14 @@ ERRORS: Final = (
     Row(
         "reply ended in a call",
         _code("truncated_call"),
-        'The reply ended inside a call, which `truncated = "error"` turns into an error.',
+        "The reply ended inside a call, which is reported as an error.",
         "{limit_step}",
+    ),
+    Row(
+        "call unreadable",
+        _code("malformed_call"),
+        "The model's call cannot be read, and could neither be continued nor delivered as it is.",
+        "Set `forcing` for the upstream, or teach another `format`.",
     ),
     Row(
         "arguments invalid",
@@ -142,12 +148,6 @@ ERRORS: Final = (
         _code("continuation_differs"),
         "The server broke off, and its continuation contradicts the text that the client has.",
         "Send the request again, or turn continuation off: `resume = 0`.",
-    ),
-    Row(
-        "call stays unreadable",
-        _code("malformed_call"),
-        "The model wrote a call that cannot be read, and its continuations cannot be read either.",
-        "Use `forcing` if the server can constrain calls, another `format`, or a larger model.",
     ),
     Row(
         "server broke off",

@@ -286,7 +286,7 @@ _ENDS: Final = (
         "incomplete",
         on=EndOfReply,
         detect=detectors.incomplete_call,
-        when="a truncated call; the reply ends as if it had reached the token limit",
+        when="a call that was cut off, or that the client has seen begin and cannot be read",
         outcome=Outcome.DELIVERED,
         setting="`truncated`",
         in_record=False,

@@ -157,7 +157,7 @@ class TransportCore:
         if exchange.head is None:
             raise error
         if not isinstance(error, StreamtoolError):
-            error = UpstreamError("the connection to the upstream broke")
+            error = UpstreamError("connection error: the connection to the upstream broke")
         return exchange.fail(error)
 
 

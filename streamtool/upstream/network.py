@@ -138,7 +138,7 @@ def failure_of(error: Exception, where: str) -> UpstreamError:
         case httpx.RemoteProtocolError() if str(error).startswith(_NO_HTTP):
             return UpstreamError(f"{where} does not speak HTTP; should its url begin with https://?")
         case _:
-            return UpstreamError(f"the connection to {where} broke")
+            return UpstreamError(f"connection error: the connection to {where} broke")
 
 
 def _lacks_descriptors(cause: BaseException) -> bool:

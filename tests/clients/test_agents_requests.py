@@ -466,8 +466,9 @@ async def test_a_truncated_patch_is_not_a_complete_call():
     assert status == 200
     assert_valid(validate_responses_stream(body, request.body, headers=headers))
     response = events(body)[-1]["response"]
-    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-    assert (response["output"][1]["status"], response["output"][1]["input"]) == ("incomplete", cut)
+    assert (response["status"], [item["type"] for item in response["output"]]) == ("failed", ["message"])
+    kind = "response.custom_tool_call_input.delta"
+    assert "".join(event["delta"] for event in events(body) if event["type"] == kind) == cut
     assert not [event for event in events(body) if event["type"] == "response.custom_tool_call_input.done"]
 
 

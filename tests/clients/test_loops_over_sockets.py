@@ -66,16 +66,16 @@ def test_a_call_of_an_unknown_tool_after_visible_text_is_retried():
         assert "No tool has the name" in here.model.requests[1].json["messages"][-1]["content"]
 
 
-def test_when_all_attempts_name_an_unknown_tool_the_client_gets_the_text():
+def test_when_all_attempts_name_an_unknown_tool_the_client_gets_the_call():
     with place(f"I will patch it.\n{PATCH}") as here:
         with here.openai.responses.stream(model="m", input="Fix it.", tools=[TOOL]) as stream:
             *_, last = stream
         assert last.type == "response.completed"
-        assert PATCH in last.response.output_text
+        assert [item.name for item in last.response.output if item.type == "function_call"] == ["apply_patch"]
         asked: Any = [{"role": "user", "content": "Fix it."}]
         message = here.claude.messages.create(model="m", max_tokens=99, messages=asked, tools=[CLAUDE_TOOL])
-        assert message.stop_reason == "end_turn"
-        assert PATCH in "".join(block.text for block in message.content if block.type == "text")
+        assert message.stop_reason == "tool_use"
+        assert [block.name for block in message.content if block.type == "tool_use"] == ["apply_patch"]
 
 
 def test_prompt_and_reply_are_a_prefix_of_the_next_prompt_with_single_and_forced_calls():

@@ -68,11 +68,13 @@ class Place:
         self.records: list[Record] = []
         self.app = ToolMiddleware(self.upstream, settings=settings, on_exchange=self.records.append)
 
-    async def ask(self, *messages: Any, tools: Any = (WEATHER,), stream: bool = True, **fields: Any) -> Any:
+    async def ask(
+        self, *messages: Any, tools: Any = (WEATHER,), stream: bool = True, status: int = 200, **fields: Any
+    ) -> Any:
         body = {"model": "m", "messages": list(messages), "tools": list(tools), "stream": stream, **fields}
         async with stream_asgi(self.app, PATH, body=json.dumps(body).encode()) as reply:
             data = await reply.body()
-        assert reply.status == 200, data
+        assert reply.status == status, data
         return read("chat", data, stream=stream)
 
     @property
@@ -327,10 +329,10 @@ async def test_blocks_are_decoded(written: str, calls: list[Any], text: str, str
 @streamed
 async def test_invalid_arguments_are_left_out_if_calls_are_sent_when_complete(stream: bool):
     waiting = evolve(PRINT, arguments="complete", retries=0)
-    got = await Place(waiting, "So.\n" + block('{"name": "get_weather", "arguments": {"a" 5}}')).ask(
-        USER, stream=stream
-    )
-    assert got.parts == ("So.",)
+    place = Place(waiting, "So.\n" + block('{"name": "get_weather", "arguments": {"a" 5}}'))
+    got = await place.ask(USER, stream=stream, status=200 if stream else 502)
+    assert got.parts == (("So.",) if stream else ())
+    assert "cannot be read" in got.error
 
 
 @both

@@ -348,7 +348,11 @@ async def test_a_model_that_keeps_repeating_itself_ends_as_a_cut_call(client):
     for kind, requests in (("llama.cpp", 3), ("unknown", 1)):
         upstream, fields = Repeating(kind, 9), {"max_tokens": 10**6} if client == "messages" else {}
         got, record = await talk(upstream, client, fields=fields, limits={"repetition": 4096})
-        assert (got.reason, got.error, len(upstream.requests)) == ("length", None, requests)
+        assert len(upstream.requests) == requests
+        if client == "responses":  # without a limit of its own, the client gets an error, so that it tries again
+            assert (got.reason, got.error is None) == (None, False)
+        else:
+            assert (got.reason, got.error) == ("length", None)
         assert record.incomplete
 
 

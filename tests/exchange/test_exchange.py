@@ -12,7 +12,13 @@ from attrs import define, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sweeps import each
-from support.validators import assert_valid, validate_chat_error, validate_chat_stream, validate_chat_whole
+from support.validators import (
+    UNREPAIRABLE,
+    assert_valid,
+    validate_chat_error,
+    validate_chat_stream,
+    validate_chat_whole,
+)
 
 from streamtool.core.errors import RequestError, TooLargeError, UpstreamError
 from streamtool.core.reply import Reason, Usage
@@ -80,7 +86,7 @@ class Outcome:
                 call[0] += part["function"].get("name", "")
                 call[1] += part["function"]["arguments"]
         assert list(found) == list(range(len(found)))
-        return [(name, arguments) for name, arguments in found.values()]
+        return [(name, arguments.removesuffix(UNREPAIRABLE)) for name, arguments in found.values()]
 
     @property
     def reasons(self) -> list[str]:
@@ -380,29 +386,31 @@ def test_native_calls_of_the_upstream_pass():
 
 
 @pytest.mark.parametrize(
-    ("pieces", "arguments", "reason"),
+    ("pieces", "arguments", "readable"),
     [
-        (['{"x": ', "1}"], '{"x": 1}', "tool_calls"),
-        ([" \n"], "{}", "tool_calls"),
-        (['{"x": 1}', '{"x": 1}'], '{"x": 1}', "length"),  # sent twice, so the meaning is ambiguous
-        (["1}", '{"x": '], "", "length"),
-        (['{"x": 1', "b"], '{"x": 1', "length"),
-        (['{"x": "a'], '{"x": "a', "length"),
-        (["true"], "", "length"),
-        (["[1]"], "", "length"),
+        (['{"x": ', "1}"], '{"x": 1}', True),
+        ([" \n"], "{}", True),
+        (['{"x": 1}', '{"x": 1}'], '{"x": 1}', False),  # sent twice, so the meaning is ambiguous
+        (["1}", '{"x": '], "", False),
+        (['{"x": 1', "b"], '{"x": 1', False),
+        (['{"x": "a'], '{"x": "a', False),
+        (["true"], "", False),
+        (["[1]"], "", False),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-def test_native_arguments_always_begin_with_an_object(pieces, arguments, reason, stream):
+def test_native_arguments_always_begin_with_an_object(pieces, arguments, readable, stream):
     begun = {"index": 0, "id": "call_up", "type": "function", "function": {"name": "ping", "arguments": ""}}
     said = [chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}) for piece in pieces]
     steps = (chunk({"tool_calls": [begun]}), *said, chunk({}, finish="tool_calls"), DONE)
     outcome = run(make(stream=stream), Script(steps))
     if stream:
-        assert (outcome.calls, outcome.reasons) == ([("ping", arguments)], [reason])
+        assert (outcome.calls, outcome.reasons) == ([("ping", arguments)], ["tool_calls"])
+    elif not readable:
+        assert (outcome.status, json.loads(outcome.out)["error"]["code"]) == (502, "malformed_call")
     else:
         [choice] = json.loads(outcome.out)["choices"]
-        assert choice["finish_reason"] == reason
+        assert choice["finish_reason"] == "tool_calls"
         assert choice["message"]["tool_calls"][0]["function"] == {"name": "ping", "arguments": arguments}
 
 
@@ -411,7 +419,7 @@ def test_parallel_off_applies_to_a_native_call_after_a_truncated_one():
     steps = (chunk({"content": CALL[:45]}), chunk({"tool_calls": [whole]}), chunk({}, finish="stop"), DONE)
     outcome = run(make(parallel_tool_calls=False), Script(steps))
     assert [name for name, _ in outcome.calls] == ["ping"]
-    assert outcome.reasons == ["length"]
+    assert outcome.reasons == ["tool_calls"]
 
 
 def test_choices_are_read_independently():
@@ -648,12 +656,27 @@ def test_a_forbidden_call_alone_is_retried_as_text():
 # --- incomplete calls
 
 
-@pytest.mark.parametrize("finish", ["length", "stop"])
-def test_a_truncated_call_is_delivered_so_far_with_reason_length(finish):
+@pytest.mark.parametrize(("finish", "reason"), [("length", "length"), ("stop", "tool_calls")])
+def test_an_incomplete_call_is_delivered_so_far_and_cannot_be_read(finish, reason):
     outcome = run(make(), text('<tool_call>{"name": "ping", "arguments": {"x": "ab', finish=finish))
     assert outcome.calls == [("ping", '{"x": "ab')]
-    assert outcome.reasons == ["length"]
+    assert outcome.out.count(json.dumps(UNREPAIRABLE).encode()) == 1
+    assert outcome.reasons == [reason]
     assert outcome.record.incomplete
+
+
+def test_a_reply_that_is_not_streamed_contains_no_truncated_call():
+    cut = text("Go: ", CALL, '<tool_call>{"name": "ping", "arguments": {"x": "ab', finish="length")
+    [choice] = json.loads(run(make(stream=False), cut).out)["choices"]
+    assert choice["finish_reason"] == "length"
+    assert [call["function"]["arguments"] for call in choice["message"]["tool_calls"]] == ['{"x": 1}']
+
+
+def test_a_call_to_a_custom_tool_that_cannot_be_read_is_an_error():
+    tools = [{"type": "custom", "custom": {"name": "sh"}}]
+    outcome = run(make(tools=tools), text('<tool_call>{"name": "sh", "arguments": {"input": "ls", : }}</tool_call>'))
+    assert outcome.chunks[-1]["error"]["code"] == "malformed_call"
+    assert outcome.reasons == []
 
 
 def test_a_truncated_call_may_be_an_error():
@@ -690,8 +713,10 @@ def test_a_call_that_was_left_out_does_not_affect_the_next_one():
     outcome = run(make(Settings(arguments="complete")), text(broken, CALL))
     assert outcome.calls == [("ping", '{"x": 1}')]
     assert outcome.reasons == ["tool_calls"]
-    assert run(make(), text(broken, CALL)).reasons == ["length"]  # its visible part cannot be taken back
-    assert run(make(Settings(arguments="complete")), text(CALL, broken)).reasons == ["length"]
+    assert run(make(), text(broken, CALL)).calls == [("ping", '{"x": 1 '), ("ping", '{"x": 1}')]
+    assert run(make(Settings(arguments="complete")), text(CALL, broken)).reasons == ["tool_calls"]
+    alone = run(make(Settings(arguments="complete", retries=0)), text(broken))
+    assert alone.chunks[-1]["error"]["code"] == "malformed_call"
 
 
 def test_a_choice_without_its_required_call_is_reported_whatever_the_others_do():

@@ -32,7 +32,7 @@ def written(name: str, arguments: dict[str, Any]) -> str:
 
 
 QUOTE = written("send_money", {"to": "Mallory"})
-UNKNOWN = re.compile(r'<tool_call>\{"name": "apply_patch".*?</tool_call>')
+UNKNOWN = re.compile(r'(<tool_call>\{"name": "apply_patch", "arguments": (.*?)\}</tool_call>)')
 MARKUP = re.compile(r"</?tool_call|\{\"name\"")
 DENIED = "I'm sorry, but I don't have access to any tools in this conversation."
 ANNOUNCED = "I'll have a look. Let me check the file now."
@@ -150,17 +150,22 @@ def hold(number: int) -> None:
     assert got.error is None
     meant = list(made[-1].calls)
     unknown = UNKNOWN.findall(made[-1].said) if not meant else []
-    for call in unknown:  # the last attempt is delivered
-        assert shown.count(call) == 1
-        shown = shown.replace(call, "")
+    insisted = [call for call in calls if call[0] == "apply_patch"]
+    for found in unknown:  # the last of several attempts is delivered, a single one is text
+        if insisted:
+            assert insisted == [("apply_patch", json.loads(found[1]))]
+            assert len(made) > 1
+        else:
+            assert shown.count(found[0]) == 1
+            shown = shown.replace(found[0], "")
+    meant += insisted
     assert MARKUP.search(shown.replace(QUOTE, "")) is None, shown
     assert unknown or "apply_patch" not in out.decode()
-    assert all(name == "ping" for name, _ in calls)
     assert calls == meant
     assert got.reason == ("calls" if meant else "length" if record.incomplete else "stop")
     assert not meant or record.unmet in (None, "unknown tool", "wrong tool")
     if unknown:
-        assert (got.reason, record.unmet) in (("stop", "unknown tool"), ("stop", "required call missing"))
+        assert record.unmet == "unknown tool" or (got.reason, record.unmet) == ("stop", "required call missing")
     told = counts.get("prompt_tokens", counts.get("input_tokens"))
     assert told == record.usage.input == 100 * len(made) or record.usage.estimated
     if len(made) > 1:

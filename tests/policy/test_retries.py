@@ -123,11 +123,11 @@ async def test_an_unknown_call_after_a_call_is_left_out():
 @both
 @all_clients
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_an_unknown_call_in_the_last_attempt_is_text(client: str, stream: bool):
+async def test_an_unknown_call_in_the_last_attempt_is_delivered(client: str, stream: bool):
     text = f"So.\n{UNKNOWN}"
     talk = ModelClient(UNKNOWN, UNKNOWN, text)
     got = await talk.ask(client, Ask(ASK.turns, TOOLS, stream))
-    assert ("".join(map(str, got.parts)), got.reason, got.error) == (text, "stop", None)
+    assert (got.parts, got.reason, got.error) == (("So.", ("pong", "{}")), "calls", None)
     assert talk.causes == ("unknown tool",) * 2
     assert talk.records[0].unmet == "unknown tool"
     assert dict(talk.records[0].discarded) == {}
@@ -144,12 +144,17 @@ async def test_an_unknown_call_in_the_last_attempt_streams():
 @both
 @all_clients
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_an_unknown_native_call_in_the_last_attempt_is_an_error(client: str, stream: bool):
+async def test_an_unknown_native_call_in_the_last_attempt_is_delivered(client: str, stream: bool):
     talk = ModelClient(native_call("pong", "{}"))
     got = await talk.ask(client, Ask(ASK.turns, TOOLS, stream))
-    assert got.error is not None
-    assert "not offered" in got.error
-    assert (got.parts, talk.causes) == ((), ("unknown tool",) * 2)
+    assert (got.parts, got.reason, got.error) == ((("pong", "{}"),), "calls", None)
+    assert talk.causes == ("unknown tool",) * 2
+
+
+@both
+async def test_an_unknown_native_call_is_an_error_if_the_model_is_not_asked_again():
+    talk = ModelClient(native_call("pong", "{}"), settings=Settings(retries=0))
+    assert "not offered" in str((await talk.ask("chat", ASK)).error)
 
 
 # --- invalid arguments

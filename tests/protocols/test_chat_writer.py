@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.accumulated import accumulate
-from support.validators import assert_valid, validate_chat_error, validate_chat_stream, validate_chat_whole
+from support.validators import (
+    UNREPAIRABLE,
+    assert_valid,
+    validate_chat_error,
+    validate_chat_stream,
+    validate_chat_whole,
+)
 
 from streamtool.core.conversation import Conversation, Options, Tool
 from streamtool.core.errors import (
@@ -236,7 +242,7 @@ class TestCalls:
 
     @pytest.mark.parametrize("upstream", [Reason.STOP, Reason.LENGTH, Reason.FILTER])
     @pytest.mark.parametrize("end", [[ReplyCallEnd(0, 0, complete=False)], []])
-    def test_a_truncated_call_is_unchanged_and_ends_with_length(self, upstream, end):
+    def test_the_arguments_of_an_incomplete_call_cannot_be_repaired(self, upstream, end):
         data = written(
             ReplyCallStart(0, 0, "call_A", "f"),
             ReplyArgumentsDelta(0, 0, '{"a'),
@@ -244,11 +250,17 @@ class TestCalls:
             ReplyFinish(0, upstream),
             ReplyEnd(),
         )
-        assert deltas(data)[2:] == [{"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]}, {}]
-        assert reason(data) == ("content_filter" if upstream is Reason.FILTER else "length")
+        assert deltas(data)[2:] == [
+            {"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": UNREPAIRABLE}}]},
+            {},
+        ]
+        reasons = {Reason.FILTER: "content_filter", Reason.LENGTH: "length", Reason.STOP: "tool_calls"}
+        assert reason(data) == reasons[upstream]
 
-    def test_no_arguments_are_added_to_a_truncated_call(self):
-        data = written(ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0, complete=False), *STOP)
+    def test_an_incomplete_call_to_a_custom_tool_is_unchanged(self):
+        end = [ReplyCallEnd(0, 0, complete=False), ReplyFinish(0, Reason.LENGTH), ReplyEnd()]
+        data = written(ReplyCallStart(0, 0, "call_A", "sh"), *end)
         assert len(deltas(data)) == 3
         assert reason(data) == "length"
 
@@ -380,7 +392,7 @@ class TestEnd:
         machine = writer()
         machine.feed([ReplyStart(), ReplyTextDelta(0, "a"), ReplyCallStart(0, 0, "call_A", "f")])
         data = machine.feed([ReplyFailure(UpstreamError("gone", code="c"))])
-        assert payloads(data) == [{"error": {"message": "gone", "type": "upstream_error", "param": None, "code": "c"}}]
+        assert payloads(data) == [{"error": {"message": "gone", "type": "server_error", "param": None, "code": "c"}}]
         assert machine.feed([ReplyArgumentsDelta(0, 0, "x"), ReplyCallEnd(0, 0), ReplyTextDelta(0, "b"), *STOP]) == b""
 
     def test_an_error_may_be_the_only_event(self):
@@ -470,8 +482,9 @@ class TestWhole:
         assert body["choices"][0]["finish_reason"] == "tool_calls"
 
     def test_a_truncated_call(self):
-        body = self.whole(ReplyCallStart(0, 0, "call_A", "f"), ReplyArgumentsDelta(0, 0, '{"a'), *STOP)
-        assert body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
+        cut = (ReplyFinish(0, Reason.LENGTH), ReplyEnd())
+        body = self.whole(ReplyCallStart(0, 0, "call_A", "f"), ReplyArgumentsDelta(0, 0, '{"a'), *cut)
+        assert "tool_calls" not in body["choices"][0]["message"]
         assert body["choices"][0]["finish_reason"] == "length"
 
     def test_the_legacy_function_call(self):
@@ -593,7 +606,7 @@ def test_every_stream_is_valid_and_equals_the_whole_reply(reply, usage, cuts):
         assert (message["content"] or "") == said.text
         assert message.get("reasoning_content", "") == said.reasoning
         assert [call["function"]["arguments"] for call in message.get("tool_calls", [])] == [
-            call.arguments for call in said.calls
+            call.arguments for call in said.calls if call.complete
         ]
 
 

@@ -7,14 +7,16 @@ import pytest
 from support.validators import assert_valid, validate_gemini_stream
 
 from streamtool.core.conversation import OutputFormat, TextPart, ToolCall, ToolChoice, ToolResult
-from streamtool.core.errors import RequestError
+from streamtool.core.errors import RequestError, UpstreamError
 from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
     ReplyEnd,
+    ReplyFailure,
     ReplyFinish,
+    ReplyStart,
     ReplyTextDelta,
 )
 from streamtool.exchange import Exchange
@@ -276,16 +278,39 @@ def test_the_elements_of_an_array_are_sent_one_by_one(end: str | None, error: bo
     assert ("error" in elements[-1]) is error
 
 
-@pytest.mark.parametrize("reason", ["stop", "length"])
-def test_a_truncated_call_is_not_shown(reason: str):
+@pytest.mark.parametrize(("limit", "reason"), [({"maxOutputTokens": 9}, "MAX_TOKENS"), ({}, "MALFORMED_FUNCTION_CALL")])
+def test_a_truncated_call_is_not_shown(limit: Any, reason: str):
+    """Gemini CLI tries again after a malformed call, but not after a limit. Only the client's own limit is one."""
+    asked = {**ASKED, "tools": TOOLS, "generationConfig": limit}
+    running = exchange(asked, "/v1/models/m:streamGenerateContent?alt=sse", "chat")
+    running.request()
+    running.respond(200, ())
+    data = running.feed(piece('So. <tool_call>{"name": "ping", "arguments": {"x": '))
+    end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
+    data += running.feed(f"data: {end}\n\ndata: [DONE]\n\n".encode()) + running.close()
+    candidates = [json.loads(line[6:])["candidates"][0] for line in data.decode().splitlines() if line]
+    assert [one["content"]["parts"] for one in candidates] == [[{"text": "So. "}], [{"text": ""}]]
+    assert candidates[-1]["finishReason"] == reason
+
+
+def test_a_reply_that_is_not_streamed_contains_no_truncated_call():
     running = exchange({**ASKED, "tools": TOOLS}, "/v1/models/m:generateContent", "chat")
     running.request()
     running.respond(200, ())
     running.feed(piece('So. <tool_call>{"name": "ping", "arguments": {"x": '))
-    end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
     reply = json.loads(running.feed(f"data: {end}\n\ndata: [DONE]\n\n".encode()) + running.close())
     (candidate,) = reply["candidates"]
     assert (candidate["finishReason"], candidate["content"]["parts"]) == ("MAX_TOKENS", [{"text": "So. "}])
+
+
+def test_an_error_in_a_stream_of_events_is_bare():
+    """Older JavaScript SDKs ignore an error in an event, and newer ones a complete event without data."""
+    writer = gemini.ReplyWriter(read(), id="r", created=1, model="m")
+    writer.feed([ReplyStart(), ReplyTextDelta(0, "So.")])
+    data = writer.feed([ReplyFailure(UpstreamError("gone"))])
+    assert json.loads(data)["error"]["message"] == "gone"
+    assert data.endswith(b"}\n")
 
 
 def test_a_broken_call_in_the_middle_of_a_reply_is_malformed():

@@ -151,6 +151,10 @@ async def test_a_reply_means_the_same_in_all_protocols(client: str, upstream: st
         case = evolve(case, reason="stop")
     script = scattered(said(upstream, case.text, case.end), f"{client} {upstream} {name} {stream}")
     status, body, _ = await answer(client, upstream, script, evolve(ASK, stream=stream))
+    if name == "truncated" and not stream:
+        case = evolve(case, parts=case.parts[:1])
+    elif name == "truncated" and client == "responses":
+        case = evolve(case, reason=None)  # the limit is not the client's
     if case.reason is None and not stream:
         assert status >= 500
         assert read(client, body, stream=False).error
@@ -318,8 +322,12 @@ async def test_a_native_call_with_invalid_arguments_is_never_complete(client: st
     script = Script((json.dumps(NATIVE[upstream]).encode(),))
     status, body, _ = await answer(client, upstream, script, evolve(ASK, stream=stream))
     got = read(client, body, stream=stream)
-    wanted = [] if client in WHOLE_CALLS else ["ping"]
-    assert (status, [part[0] for part in got.parts], got.reason) == (200, wanted, "length")
+    if not stream:
+        assert (status, got.parts) == (502, ())
+        assert "cannot be read" in got.error
+        return
+    wanted = ([], "length") if client in WHOLE_CALLS else (["ping"], "calls")
+    assert (status, [part[0] for part in got.parts], got.reason) == (200, *wanted)
 
 
 @both

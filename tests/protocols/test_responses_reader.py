@@ -175,7 +175,7 @@ def test_a_truncated_call_keeps_its_arguments_so_far():
         ([{"type": "error", "message": "slow down", "code": "rate_limit_exceeded"}], None, "slow down"),
         ([{"type": "response.failed", "response": response([], "failed", error={"code": "server_error", "message": "no"})}], None, "no"),
         ([{"type": "response.cancelled", "response": response([], "cancelled")}], None, "The upstream's reply was cancelled."),
-        ([], 502, "The upstream closed the connection before its reply was complete."),
+        ([], 502, "connection error: the upstream closed the connection before its reply was complete"),
     ],
     ids=["error", "failed", "cancelled", "broken off"],
 )  # fmt: skip

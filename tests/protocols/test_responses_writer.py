@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.accumulated import accumulate
+from support.validators import UNREPAIRABLE
 
-from streamtool.core.conversation import Conversation, Tool, ToolChoice
+from streamtool.core.conversation import Conversation, Options, Tool, ToolChoice
 from streamtool.core.errors import AuthenticationError, TooLargeError, UpstreamError, UpstreamRefused
 from streamtool.core.reply import (
     Reason,
@@ -85,7 +86,7 @@ def check(data: bytes):
             continue
         assert event["output_index"] == len(items)
         if kind == "response.output_item.added":
-            assert item is None
+            assert item is None or item["type"] == "custom_tool_call"
             item, pieces = event["item"], []
             assert item["status"] == "in_progress"
             assert item["id"].startswith(PREFIXES[item["type"]])
@@ -116,7 +117,7 @@ def check(data: bytes):
         for done, key in STREAMED.values():
             if kind == done:
                 assert event[key] == "".join(pieces)
-    assert item is None
+    assert item is None or item["type"] == "custom_tool_call"  # an incomplete one is never done
     final = events[-1]["response"]
     assert final["output"] == items
     assert len({item["id"] for item in items}) == len(items)
@@ -305,8 +306,8 @@ class TestCalls:
         opened = [ReplyCallStart(0, 0, "call_0", "f"), ReplyArgumentsDelta(0, 0, '{"a')]
         for after in (call(1, "g", "{}"), [ReplyTextDelta(0, "x")], [ReplyReasoningDelta(0, "x")], []):
             final = written(ReplyStart(), *opened, *after, *STOP)[-1]["response"]
-            assert final["output"][0]["status"] == "incomplete"
-            assert final["incomplete_details"] == {"reason": "max_output_tokens"}
+            assert (final["status"], final["output"][0]["status"]) == ("completed", "incomplete")
+            assert final["output"][0]["arguments"] == '{"a' + UNREPAIRABLE
 
     def test_a_call_without_an_id_gets_one(self):
         [item] = output(ReplyStart(), ReplyCallStart(0, 0, None, "f"), ReplyCallEnd(0, 0), *STOP)
@@ -389,15 +390,26 @@ class TestTheEnd:
         assert types(events)[2:] == [
             "output_item.added",
             "function_call_arguments.delta",
+            "function_call_arguments.delta",
             "output_item.done",
-            "incomplete",
+            "error",
+            "failed",
         ]
         [item] = events[-1]["response"]["output"]
-        assert (item["status"], item["arguments"]) == ("incomplete", '{"a":')
+        assert (item["status"], item["arguments"]) == ("incomplete", '{"a":' + UNREPAIRABLE)
 
-    def test_a_truncated_call_makes_the_response_incomplete(self):
-        final = written(ReplyStart(), *call(0, "f", "{", complete=False), *call(1, "g", "{}"), *STOP)[-1]["response"]
-        assert final["incomplete_details"] == {"reason": "max_output_tokens"}
+    @pytest.mark.parametrize(("limit", "status"), [(None, "failed"), (9, "incomplete")])
+    def test_a_limit_that_cuts_a_call_is_an_error_unless_the_client_has_set_one(self, limit, status):
+        reply = machine(options=Options(max_tokens=limit))
+        end = [ReplyFinish(0, Reason.LENGTH), ReplyEnd()]
+        final = payloads(reply.feed([ReplyStart(), *call(0, "f", "{", complete=False), *end]))[-1]["response"]
+        assert final["status"] == status
+        assert final["incomplete_details"] == ({"reason": "max_output_tokens"} if limit else None)
+
+    def test_an_incomplete_call_of_raw_text_is_never_done(self):
+        events = written(ReplyStart(), *call(0, "sh", "ls", complete=False), *STOP)
+        assert types(events)[2:] == ["output_item.added", "custom_tool_call_input.delta", "error", "failed"]
+        assert events[-1]["response"]["output"] == []
 
     def test_the_response_is_available_when_the_reply_has_ended(self):
         reply = machine()
@@ -514,7 +526,7 @@ def stream(given_, reason):
 class TestWhole:
     @given(EVENTS, st.sampled_from(Reason))
     def test_a_whole_reply_equals_the_final_response_of_the_stream(self, given_, reason):
-        events = stream(given_, reason)
+        events = stream([item for item in given_ if isinstance(item, list) or item[2]], reason)
         reply = machine()
         check(reply.feed(events))
         assert write_complete(conversation(), accumulate(events), id="resp_2", created=8, model="n") == reply.response

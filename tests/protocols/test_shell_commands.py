@@ -53,13 +53,13 @@ def command_events(data: bytes) -> list[tuple[str, int, str]]:
 
 
 def called(*pieces: str, complete: bool = True) -> tuple[bytes, dict[str, Any]]:
-    """Return the valid stream of a call whose arguments arrive in these pieces, and the item at its end."""
+    """Return the valid stream of a call whose arguments arrive in these pieces, and the item at its end, or {}."""
     writer = writing()
     data = writer.feed([ReplyStart(), ReplyCallStart(0, 0, "call_1", "shell")])
     data += b"".join(writer.feed([ReplyArgumentsDelta(0, 0, piece)]) for piece in pieces)
     data += writer.feed([ReplyCallEnd(0, 0, complete=complete), ReplyFinish(0, Reason.STOP), ReplyEnd()])
     assert_valid(validate_responses_stream(data, ASKED))
-    return data, events(data)[-1]["response"]["output"][0]
+    return data, (events(data)[-1]["response"]["output"] or [{}])[0]
 
 
 def test_each_piece_of_the_arguments_yields_its_part_of_a_command():
@@ -106,11 +106,11 @@ def test_commands_of_another_shape_are_sent_before_the_call_ends(arguments):
         ('{"commands": ["ls \\', True),
     ],
 )
-def test_the_item_never_contains_an_incomplete_command(arguments, complete):
-    """Sent deltas cannot be taken back, but the item, which a client would run, stays empty."""
+def test_an_item_with_an_incomplete_command_is_never_done(arguments, complete):
+    """Sent deltas cannot be taken back, but the item, which a client would run, does not follow."""
     data, item = called(arguments, complete=complete)
-    assert item["status"] == "incomplete"
-    assert item["action"]["commands"] == []
+    assert item == {}
+    assert b"output_item.done" not in data
     assert command_events(data)
 
 

@@ -600,22 +600,29 @@ async def test_unambiguous_arguments_are_accepted(tool, arguments, action):
 
 @both
 @pytest.mark.parametrize(
-    ("tool", "arguments", "items"),
+    ("tool", "arguments"),
     [
-        ({"type": "shell", "environment": LOCAL}, {}, 1),
-        ({"type": "shell", "environment": LOCAL}, {"commands": []}, 1),
-        ({"type": "local_shell"}, {"command": ""}, 1),
-        ({"type": "computer"}, {"actions": [{"type": "click", "x": 1}]}, 1),
-        ({"type": "computer"}, {"actions": [{"type": "fly"}]}, 1),
-        ({"type": "computer"}, {"actions": [{"type": "drag", "path": 7}]}, 1),
-        ({"type": "computer"}, {"actions": 7}, 1),
-        ({"type": "apply_patch"}, {"diff": "x"}, 0),
-        ({"type": "apply_patch"}, {"type": "update_file", "path": ""}, 0),
+        ({"type": "shell", "environment": LOCAL}, {}),
+        ({"type": "shell", "environment": LOCAL}, {"commands": []}),
+        ({"type": "local_shell"}, {"command": ""}),
+        ({"type": "computer"}, {"actions": [{"type": "click", "x": 1}]}),
+        ({"type": "computer"}, {"actions": [{"type": "fly"}]}),
+        ({"type": "computer"}, {"actions": [{"type": "drag", "path": 7}]}),
+        ({"type": "computer"}, {"actions": 7}),
+        ({"type": "apply_patch"}, {"diff": "x"}),
+        ({"type": "apply_patch"}, {"type": "update_file", "path": ""}),
     ],
 )
-async def test_arguments_without_a_valid_item_leave_it_incomplete(tool, arguments, items):
-    found, _ = await responded(wishing(tool), calling(tool["type"], arguments))
-    assert [item["status"] for item in found[1:]] == ["incomplete"] * items
+async def test_arguments_without_a_valid_item_are_an_error(tool, arguments):
+    for stream in (True, False):
+        upstream = ScriptedUpstream(said("chat", calling(tool["type"], arguments), "stop"))
+        sent = json.dumps({**wishing(tool), "stream": stream}).encode()
+        async with stream_asgi(ToolMiddleware(upstream, app_protocol="chat"), "/v1/responses", body=sent) as reply:
+            data = await reply.body()
+        assert reply.status == (200 if stream else 502)
+        done = [line for line in data.split(b"\n") if b'"type":"response.output_item.done"' in line]
+        assert [b'"type":"message"' in line for line in done] == [True] * stream
+        assert data.count(b"malformed_call") == 1
 
 
 @both

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from attrs import frozen
+from support.validators import UNREPAIRABLE
 
 from streamtool.testing import Script
 
@@ -431,7 +432,8 @@ class Got:
 def events(body: bytes) -> list[Any]:
     """Return the payloads of an event stream."""
     lines = body.decode().split("\n")
-    return [json.loads(line[6:]) for line in lines if line.startswith("data: ") and line != "data: [DONE]"]
+    found = [line.removeprefix("data: ") for line in lines if line.startswith(("data: ", '{"error"'))]
+    return [json.loads(line) for line in found if line != "[DONE]"]
 
 
 def read(protocol: str, body: bytes, *, stream: bool, choice: int = 0) -> Got:
@@ -468,6 +470,8 @@ def _joined(parts: Iterable[Any]) -> tuple[Any, ...]:
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):
             joined[-1] += part
+        elif isinstance(part, tuple):
+            joined.append((part[0], part[1].removesuffix(UNREPAIRABLE)))
         elif part != "":
             joined.append(part)
     return tuple(joined)

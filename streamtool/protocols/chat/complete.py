@@ -9,13 +9,11 @@ from streamtool.protocols.shared import wire
 from streamtool.protocols.shared.stream import drop_blank_text
 
 
-def finish_reason(reason: Reason, *, calls: bool, cut: bool, legacy: bool) -> str:
-    """Return the finish reason of a choice. `cut` means that a call is incomplete; an incomplete call is never reported
-    as `tool_calls`.
-    """
+def finish_reason(reason: Reason, *, calls: bool, legacy: bool) -> str:
+    """Return the finish reason of a choice."""
     if reason is Reason.FILTER:
         return "content_filter"
-    if cut or reason is Reason.LENGTH:
+    if reason is Reason.LENGTH:
         return "length"
     if calls:
         return "function_call" if legacy else "tool_calls"
@@ -69,12 +67,7 @@ def _choice(conversation: Conversation, choice: Choice) -> dict[str, Json]:
     elif calls:
         custom = {tool.name for tool in conversation.tools if tool.custom}
         message["tool_calls"] = [_call(call, custom=call.name in custom) for call in calls]
-    reason = finish_reason(
-        choice.reason or Reason.STOP,
-        calls=bool(calls),
-        cut=any(not call.complete for call in calls),
-        legacy=legacy,
-    )
+    reason = finish_reason(choice.reason or Reason.STOP, calls=bool(calls), legacy=legacy)
     return {"index": choice.index, "message": message, "logprobs": None, "finish_reason": reason}
 
 
@@ -86,7 +79,7 @@ def _call(call: ReplyCall, *, custom: bool) -> dict[str, Json]:
 
 
 def _arguments(call: ReplyCall) -> str:
-    return call.arguments + "{}" if call.complete and not call.arguments.strip() else call.arguments
+    return call.arguments if call.arguments.strip() else call.arguments + "{}"
 
 
 def _text(choice: Choice) -> str:
@@ -94,7 +87,7 @@ def _text(choice: Choice) -> str:
     return "".join(part.text for part in drop_blank_text(choice.parts) if isinstance(part, ReplyText))
 
 
-def error_fields(error: StreamtoolError) -> dict[str, Json]:
+def error_fields(error: StreamtoolError) -> dict[str, dict[str, Json]]:
     """Return the error object in this protocol's format."""
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 

@@ -4,8 +4,8 @@ Guarantees to the client, whatever the upstream sends (each is required by at le
 - The role appears once, in the first delta of a choice. Choices first appear in order.
 - A call's id, type and name appear together, only in the call's first fragment, with empty arguments. Later fragments
   contain only argument text. Calls are numbered from 0, and each ends before the next begins.
-- The finish reason is alone in its chunk and follows everything else in its choice. It is `tool_calls` only if there is
-  a call and all calls are complete.
+- The arguments of an incomplete call end in a way that nothing can repair (`UNREPAIRABLE`).
+- The finish reason is alone in its chunk and follows everything else in its choice.
 - A usage chunk is sent if, and only if, the client requested it. `[DONE]` is sent last.
 - If the reply fails, an error replaces all remaining chunks.
 
@@ -35,6 +35,7 @@ from streamtool.protocols.chat.complete import error_fields, finish_reason, usag
 from streamtool.protocols.chat.signature import add_signature
 from streamtool.protocols.shared import wire
 from streamtool.protocols.shared.stream import (
+    UNREPAIRABLE,
     Out,
     SpaceAfterCall,
     StreamWriter,
@@ -44,6 +45,8 @@ from streamtool.protocols.shared.stream import (
 )
 
 _DONE: Final = b"data: [DONE]\n\n"
+_FAILED: Final = 500
+"""The lowest status of an error that clients may answer by trying again."""
 _CONTENT: Final = b'"content":'
 
 
@@ -59,8 +62,6 @@ class _Choice:
     plain: bool = True
     """Whether text may be forwarded, because the choice is unfinished and contains no call yet."""
     finished: bool = False
-    cut: bool = False
-    """Whether a call is incomplete."""
     arguments: bytes | None = None
     """Prefix of an argument chunk of the open call; None if no call is open."""
     index: int = -1
@@ -211,7 +212,8 @@ class ReplyWriter(StreamWriter):
 
     def _close(self, choice: _Choice, out: Out, *, complete: bool) -> None:
         if not complete:
-            choice.cut = True
+            if choice.arguments is not None and not choice.custom:
+                out += (choice.arguments, UNREPAIRABLE, self._call_suffix)
         elif choice.blank and not choice.custom and choice.arguments is not None:
             out += (choice.arguments, b'"{}"', self._call_suffix)
         choice.arguments = None
@@ -233,9 +235,8 @@ class ReplyWriter(StreamWriter):
             self._close(choice, out, complete=False)
         choice.finished = True
         choice.plain = False
-        reason = finish_reason(
-            event.reason, calls=choice.calls > 0, cut=choice.cut, legacy=self._conversation.legacy_functions
-        )
+        legacy = self._conversation.legacy_functions
+        reason = finish_reason(event.reason, calls=choice.calls > 0, legacy=legacy)
         out += (choice.prefix, b'},"logprobs":null,"finish_reason":"%b"}]' % reason.encode(), self._tail)
 
     def _count(self, usage: Usage) -> None:
@@ -252,7 +253,10 @@ class ReplyWriter(StreamWriter):
 
     def _fail(self, error: StreamtoolError, out: Out) -> None:
         self._stop()
-        out += (b"data: ", wire.encode(error_fields(error)), b"\n\n")
+        fields = error_fields(error)
+        if error.status >= _FAILED:  # a stream has no status; Continue and opencode read the type
+            fields["error"]["type"] = "server_error"
+        out += (b"data: ", wire.encode(fields), b"\n\n")
 
     def _stop(self) -> None:
         """Stop writing, and discard all later events."""

@@ -31,15 +31,16 @@ _STATUSES: Final = {
 }
 
 
-def finish_reason(reason: Reason, *, cut: bool) -> str:
+def finish_reason(reason: Reason, *, cut: bool, limited: bool) -> str:
     """Return the finish reason of a candidate; complete calls do not affect it. `cut` means that an incomplete call was
-    dropped.
+    dropped, `limited` that the client has limited the tokens. Gemini CLI tries again after a malformed call, but not
+    after a limit.
     """
     if reason is Reason.FILTER:
         return "SAFETY"
-    if reason is Reason.LENGTH:
-        return "MAX_TOKENS"
-    return "MALFORMED_FUNCTION_CALL" if cut else "STOP"
+    if cut and not (limited and reason is Reason.LENGTH):
+        return "MALFORMED_FUNCTION_CALL"
+    return "MAX_TOKENS" if reason is Reason.LENGTH else "STOP"
 
 
 def usage_fields(usage: Usage) -> dict[str, Json]:
@@ -78,8 +79,7 @@ def write_complete(conversation: Conversation, reply: Reply, *, id: str, created
 
 
 def _candidate(choice: Choice) -> dict[str, Json]:
-    cut = any(not call.complete for call in choice.calls)
-    reason = finish_reason(choice.reason or Reason.STOP, cut=cut)
+    reason = finish_reason(choice.reason or Reason.STOP, cut=False, limited=True)
     content = {"parts": _parts(choice.parts) or [EMPTY], "role": "model"}
     return {"content": content, "finishReason": reason, "index": choice.index}
 

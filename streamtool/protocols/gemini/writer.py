@@ -3,7 +3,7 @@
 Guarantees to the client, whatever the upstream sends:
 - Every chunk contains the model, the id, and candidates that each have content, a role and an index.
 - A part is text, a thought or one complete call. A call with truncated arguments is dropped; the finish reason is then
-  `MALFORMED_FUNCTION_CALL`, or the reason for the truncation.
+  `MALFORMED_FUNCTION_CALL`, or the reason for the truncation if the client has limited the tokens.
 - Only the last chunk contains usage and finish reasons, with one reason for each candidate.
 - If the reply fails, an error replaces the last chunk.
 
@@ -79,10 +79,14 @@ class ReplyWriter(StreamWriter):
     `id` and `model` are used unless the `ReplyStart` contains its own values. Call ids come from the exchange.
     """
 
-    __slots__ = ("_candidates", "_name", "_started", "_tail", "_usage", "_wanted")
+    __slots__ = ("_candidates", "_limited", "_name", "_started", "_tail", "_usage", "_wanted")
     BEFORE: ClassVar[bytes] = b"data: "
     """Bytes before a chunk."""
     AFTER: ClassVar[bytes] = b"\n\n"
+    BEFORE_ERROR: ClassVar[bytes] = b""
+    """Bytes before an error, which is sent bare, as Google does: older JavaScript SDKs ignore an error in an event. It
+    has no blank line after it, because newer ones ignore a complete event without data.
+    """
 
     def __init__(
         self,
@@ -96,6 +100,7 @@ class ReplyWriter(StreamWriter):
         super().__init__()
         self._name = ReplyStart(id, created, model)
         self._wanted = conversation.options.n
+        self._limited = conversation.options.max_tokens is not None
         self._candidates: dict[int, _OutgoingCandidate] = {}
         self._started = False
         self._tail = b""  # bytes after the candidates of a chunk
@@ -195,7 +200,7 @@ class ReplyWriter(StreamWriter):
         for index, candidate in sorted(self._candidates.items()):
             if candidate.finish is None:
                 break
-            reason = finish_reason(candidate.finish.reason, cut=candidate.cut)
+            reason = finish_reason(candidate.finish.reason, cut=candidate.cut, limited=self._limited)
             # The last chunk contains an empty text part, because the SDKs' chat sessions drop a reply without parts.
             last.append({"content": {"parts": [EMPTY], "role": "model"}, "finishReason": reason, "index": index})
         if not last or len(last) < max(self._wanted, len(self._candidates)):
@@ -208,7 +213,7 @@ class ReplyWriter(StreamWriter):
 
     def _fail(self, error: StreamtoolError, out: Out) -> None:
         self._stop()
-        out += (self.BEFORE, wire.encode(error_fields(error)), self.AFTER)
+        out += (self.BEFORE_ERROR, wire.encode(error_fields(error)), b"\n")
 
     def _stop(self) -> None:
         """Stop writing, and discard all later events."""
@@ -221,8 +226,8 @@ class ArrayWriter(ReplyWriter):
     """Writer for one streamed reply, as the elements of an array."""
 
     __slots__ = ("_begun",)
-    BEFORE = b",\n"
-    BEHIND = b""
+    BEFORE = BEFORE_ERROR = b",\n"
+    AFTER = b""
     _text_prefix = BEFORE + ReplyWriter._text_prefix.removeprefix(ReplyWriter.BEFORE)  # noqa: SLF001  its own class
 
     def __init__(

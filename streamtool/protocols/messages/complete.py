@@ -1,7 +1,5 @@
 """Writer for complete replies, errors and token counts, with helpers shared by complete and streamed replies."""
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -29,18 +27,15 @@ _KINDS: Final = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-_SPACE: Final = r"[ \t\r\n]*"
 NO_THREADS: Final = "thread_unsupported_request"
 """Error code that makes the SDKs resend the entire conversation."""
 
 
-def stop_fields(reason: Reason, stop_sequence: str | None, *, calls: bool, cut: bool) -> dict[str, Json]:
-    """Return the fields that report the stop reason. `cut` means that a call is incomplete; an incomplete call is never
-    reported as `tool_use`.
-    """
+def stop_fields(reason: Reason, stop_sequence: str | None, *, calls: bool) -> dict[str, Json]:
+    """Return the fields that report the stop reason."""
     if reason is Reason.FILTER:
         word = "refusal"
-    elif cut or reason is Reason.LENGTH:
+    elif reason is Reason.LENGTH:
         word = "max_tokens"
     elif calls:
         word = "tool_use"
@@ -90,14 +85,13 @@ def write_complete(
     Raises the same errors as `Reply.whole`, because an incomplete reply cannot be written as a complete one.
     """
     choice = reply.whole()[0]
-    cut = any(not call.complete for call in choice.calls)
     body = {
         "id": reply.id or id,
         "type": "message",
         "role": "assistant",
         "model": reply.model or model,
         "content": _content(choice, conversation),
-        **stop_fields(choice.reason or Reason.STOP, choice.stop_sequence, calls=bool(choice.calls), cut=cut),
+        **stop_fields(choice.reason or Reason.STOP, choice.stop_sequence, calls=bool(choice.calls)),
         "usage": usage_fields(reply.usage or Usage()),
     }
     return wire.encode(body)
@@ -119,37 +113,8 @@ def _content(choice: Choice, conversation: Conversation) -> list[Json]:
 
 
 def _input(call: ReplyCall) -> Json:
-    """Return the call's arguments, or only the complete members if the call is truncated."""
-    text = wire.repaired(call.arguments).strip()
-    if not call.complete:
-        return _whole_members(text)
-    return msgspec.Raw(wire.object_of(text))
-
-
-def _whole_members(text: str) -> dict[str, Json]:
-    """Return the members of a truncated JSON object that are complete."""
-    members: dict[str, Json] = {}
-    scan = json.JSONDecoder().raw_decode
-    at = _after(text, 0, "{")
-    try:
-        while at:
-            key, end = scan(text, at)
-            at = _after(text, end, ":")
-            if not at:
-                break
-            value, end = scan(text, at)
-            at = _after(text, end, ",")
-            if at or _after(text, end, "}"):
-                members[str(key)] = value
-    except (ValueError, RecursionError):
-        pass  # the object is truncated here
-    return members
-
-
-def _after(text: str, at: int, mark: str) -> int:
-    """Return the position after the mark and the whitespace around it, or 0 if the mark does not follow at `at`."""
-    found = re.compile(_SPACE + re.escape(mark) + _SPACE).match(text, at)
-    return found.end() if found else 0
+    """Return the call's arguments."""
+    return msgspec.Raw(wire.object_of(call.arguments))
 
 
 def error_fields(error: StreamtoolError) -> dict[str, Json]:

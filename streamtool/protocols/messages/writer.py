@@ -6,8 +6,8 @@ Guarantees to the client, whatever the upstream sends (each is required by at le
 - A `tool_use` block begins with the input `{}`. The arguments follow as deltas; if a complete call has none, `{}` is
   sent.
 - A block of reasoning ends with exactly one signature.
-- After all blocks, one `message_delta` contains the usage and the stop reason, which is `tool_use` only if there is a
-  call and all calls are complete. `message_stop` is sent last.
+- The arguments of an incomplete call end in a way that nothing can repair (`UNREPAIRABLE`).
+- After all blocks, one `message_delta` contains the usage and the stop reason. `message_stop` is sent last.
 - If the reply fails, an error replaces all remaining events.
 
 Theory of operation. A delta consists of a constant prefix, one JSON string and a constant suffix; the prefix for a
@@ -40,6 +40,7 @@ from streamtool.protocols.messages.content import SIGNATURE
 from streamtool.protocols.shared import wire
 from streamtool.protocols.shared.stream import (
     KEEPALIVE,
+    UNREPAIRABLE,
     Out,
     SpaceAfterCall,
     StreamWriter,
@@ -82,7 +83,6 @@ class ReplyWriter(StreamWriter):
         "_block",
         "_blocks",
         "_calls",
-        "_cut",
         "_end_reason",
         "_forwards",
         "_name",
@@ -105,7 +105,6 @@ class ReplyWriter(StreamWriter):
         self._block = _Block()
         self._blocks = 0  # number of blocks that have begun
         self._calls = False
-        self._cut = False  # whether a call is incomplete
         self._space = SpaceAfterCall()
 
     def keepalive(self) -> bytes:
@@ -202,7 +201,8 @@ class ReplyWriter(StreamWriter):
 
     def _end_call(self, out: Out, *, complete: bool) -> None:
         if not complete:
-            self._cut = True
+            if self._block.arguments is not None:
+                out += (self._block.arguments, UNREPAIRABLE, _SUFFIX)
         elif not self._block.filled and self._block.arguments is not None:
             # The joined deltas must form a JSON object, so `{}` is sent as the only delta of a call without arguments.
             out += (self._block.arguments, b'"{}"', _SUFFIX)
@@ -253,7 +253,7 @@ class ReplyWriter(StreamWriter):
             self._fail(no_reason_error(), out)
             return
         self._stop()
-        delta = stop_fields(finish.reason, finish.stop_sequence, calls=self._calls, cut=self._cut)
+        delta = stop_fields(finish.reason, finish.stop_sequence, calls=self._calls)
         usage = {"output_tokens": 0} if self._usage is None else usage_fields(self._usage)
         out += (_event({"type": "message_delta", "delta": delta, "usage": usage}), _STOP)
 

@@ -44,7 +44,7 @@ def write_complete(conversation: Conversation, reply: Reply, *, id: str, created
         writer.feed((event,))
     writer.feed([UsageReport(reply.usage or Usage()), ReplyEnd()])
     if writer.response is None:
-        raise too_large_error()
+        raise writer.failure or too_large_error()
     return writer.response
 
 

@@ -3,9 +3,9 @@
 Guarantees to the client, whatever the upstream sends (each is required by at least one client in use):
 - `response.created` is the first event. An event's name equals its type. Sequence numbers are 0, 1, 2 …
 - Each item has its own id and index. It is added before any of its content is sent, and it is done before the next item
-  is added.
+  is added, unless it is an incomplete call whose arguments are not JSON; such a call is never done.
 - The `done` events and the final response contain exactly the content that was streamed.
-- Arguments are one JSON object, unless the call is incomplete.
+- Arguments are one JSON object, unless the call is incomplete; then nothing can repair them (`UNREPAIRABLE`).
 - The last event is `response.completed`, `response.incomplete` or, after an `error` event, `response.failed`. The
   protocol has no event for a cancelled response: its stream ends with `response.failed`, without an `error` event, and
   its status is `cancelled`.
@@ -25,7 +25,7 @@ from typing import Final, Literal, assert_never
 from attrs import Factory, define
 
 from streamtool.core.conversation import Conversation
-from streamtool.core.errors import ReplyCancelled, StreamtoolError
+from streamtool.core.errors import ReplyCancelled, StreamtoolError, UpstreamError
 from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
@@ -43,10 +43,12 @@ from streamtool.protocols.responses.typed_calls import FORMATS_BY_TOOL, CallForm
 from streamtool.protocols.shared import wire
 from streamtool.protocols.shared.body_sniffer import too_large_error
 from streamtool.protocols.shared.stream import (
+    UNREPAIRABLE,
     Out,
     SpaceAfterCall,
     StreamWriter,
     json_string,
+    malformed_call_error,
     merge_start,
     no_reason_error,
 )
@@ -91,6 +93,11 @@ class _Item:
         """
         return self.call >= 0 or self.typed is not None
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether the item is a call whose arguments are not sent as JSON."""
+        return self.kind in ("custom_tool_call", "typed")
+
     def write(self, status: bytes, fields: bytes) -> bytes:
         """Return the item as JSON."""
         kind = (self.typed.spelling.item if self.typed is not None else self.kind or "").encode()
@@ -108,10 +115,13 @@ class _Output:
     core: str = ""
     """The reply's id without its prefix."""
     done: list[bytes] = Factory(list)
+    """The items in order; b"" for one that ended without being done."""
     held: int = 0
     """Number of bytes in the strings of all items, including the open item."""
     cut: bool = False
     """Whether a call is incomplete."""
+    lost: bool = False
+    """Whether an incomplete call is not done, so that the client cannot answer it."""
 
     def id(self, prefix: str) -> str:
         """Return the id for the next item."""
@@ -119,7 +129,7 @@ class _Output:
 
     def joined(self) -> bytes:
         """Return the items as JSON, without the surrounding brackets."""
-        return b",".join(self.done)
+        return b",".join(filter(None, self.done))
 
 
 class ReplyWriter(StreamWriter):
@@ -141,6 +151,7 @@ class ReplyWriter(StreamWriter):
         "_space",
         "_tools",
         "_usage",
+        "failure",
         "response",
     )
 
@@ -156,6 +167,8 @@ class ReplyWriter(StreamWriter):
         super().__init__()
         self.response: bytes | None = None
         """Final response object; None if the reply is not complete yet or has failed."""
+        self.failure: StreamtoolError | None = None
+        """The error that has ended the reply."""
         self._conversation = conversation
         self._name = ReplyStart(id, created, model)
         # tools that the client knows by a different name, that accept non-JSON input, or that have their own item type
@@ -260,9 +273,14 @@ class ReplyWriter(StreamWriter):
         self._item_done(fields, out, complete=complete)
 
     def _item_done(self, fields: bytes, out: Out, *, complete: bool) -> None:
-        item = self._item.write(b"completed" if complete else b"incomplete", fields)
-        index = len(self._output.done)
-        self._send(b"response.output_item.done", b'"output_index":%d,"item":%b' % (index, item), out)
+        item = b""
+        # Codex executes each call that is done, whatever its status. Only JSON can be made unreadable.
+        if self._item.is_raw and not complete:
+            self._output.lost = True
+        else:
+            item = self._item.write(b"completed" if complete else b"incomplete", fields)
+            index = len(self._output.done)
+            self._send(b"response.output_item.done", b'"output_index":%d,"item":%b' % (index, item), out)
         self._output.done.append(item)
         self._item = _Item()
 
@@ -338,6 +356,10 @@ class ReplyWriter(StreamWriter):
         custom = self._item.kind == "custom_tool_call"
         if not complete:
             self._output.cut = True
+            if not custom:
+                self._item.deltas += UNREPAIRABLE[1:-1]
+                out.append(self._item.template % (self._sequence, UNREPAIRABLE))
+                self._sequence += 1
         elif self._item.blank and not custom:
             # The missing object is sent as a delta too, so that the joined deltas equal the arguments in the `done`
             # event.
@@ -381,8 +403,8 @@ class ReplyWriter(StreamWriter):
         for name, fields in left:
             self._send(name, fields, out)
         if not items:
-            self._output.cut = True
-            # An item that was added must be done, even if it has no content. An item without an id was never added.
+            self._output.cut = self._output.lost = True
+            # An item without an id was never added.
             if self._item.id:
                 self._item_done(typed.fields(typed.spelling.initial_fields or {}), out, complete=False)
             self._item = _Item()
@@ -417,9 +439,16 @@ class ReplyWriter(StreamWriter):
         if self._reason is None:
             self._fail(no_reason_error(), out)
             return
+        length = self._reason is Reason.LENGTH
+        # After an error, Codex tries again; after any other end without a call that it can answer, it stops.
+        if length and self._output.cut and self._conversation.options.max_tokens is None:
+            self._fail(UpstreamError("the upstream's own limit cut a call", code="truncated_call"), out)
+            return
+        if self._output.lost and self._reason not in (Reason.LENGTH, Reason.FILTER):
+            self._fail(malformed_call_error(), out)
+            return
         self._ended = True
-        cut = self._output.cut or self._reason is Reason.LENGTH
-        why = "content_filter" if self._reason is Reason.FILTER else "max_output_tokens" if cut else None
+        why = "content_filter" if self._reason is Reason.FILTER else "max_output_tokens" if length else None
         status = b"completed" if why is None else b"incomplete"
         self.response = response.write(status, self._output.joined(), usage=self._usage, why=why)
         self._send(b"response." + status, b'"response":' + self.response, out)
@@ -428,7 +457,7 @@ class ReplyWriter(StreamWriter):
         """Fail the reply. The open item ends as incomplete, so that no client mistakes it for a complete one."""
         if self._ended:
             return
-        self._ended = True
+        self._ended, self.failure = True, error
         response = self._begin(out)
         # The open item ends first, and `error` follows; `response.failed` is sent last, because it is the terminal
         # event.

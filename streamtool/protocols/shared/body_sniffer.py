@@ -107,7 +107,8 @@ class BodySniffer:
 
 def truncated_error() -> UpstreamError:
     """Return the error for a body that ended too early."""
-    return UpstreamError("The upstream closed the connection before its reply was complete.", code="upstream_closed")
+    message = "connection error: the upstream closed the connection before its reply was complete"
+    return UpstreamError(message, code="upstream_closed")
 
 
 def unreadable_error() -> UpstreamError:

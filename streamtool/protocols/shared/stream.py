@@ -48,6 +48,13 @@ DONE: Final = b"[DONE]"
 """Data of the last event of a stream in OpenAI's protocols, and in many implementations of other protocols."""
 KEEPALIVE: Final = sse.comment("keep-alive")
 """Bytes that may be sent while the upstream is silent, even before the reply has begun."""
+UNREPAIRABLE: Final = b'"\\"]]]]\\"]]]]:"'
+"""JSON string that ends the arguments of an incomplete call, so that no client executes a part of the call.
+
+Clients of LangChain, Cline, Qwen Code and others close open strings and objects themselves, and execute the result. The
+brackets match nothing that is open, unless four arrays are open; the text has them inside and outside a string, because
+the arguments may end in either.
+"""
 BREAK: Final = b"\n\n"
 """Terminator of an event, also sent after a truncated event."""
 STREAM_HEADERS: Final = (
@@ -237,6 +244,11 @@ def choices_missing_error(got: int, asked: int) -> UpstreamError:
     """Return the error for an upstream that returned fewer choices than requested."""
     sentence = f"The upstream returned {got} of {asked} choices: set `n` to 1."
     return UpstreamError(sentence, param="n", code="choices_missing")
+
+
+def malformed_call_error() -> UpstreamError:
+    """Return the error for a reply whose call cannot be read, and cannot be delivered as it is."""
+    return UpstreamError("the model wrote a call that cannot be read", code="malformed_call")
 
 
 def no_reason_error() -> UpstreamError:

@@ -12,7 +12,7 @@ The validators share no code with our own readers and writers, so they can serve
 
 from support.validators.chat_complete import validate_chat_error, validate_chat_whole
 from support.validators.chat_stream import validate_chat_stream
-from support.validators.framing import Violation, assert_valid
+from support.validators.framing import UNREPAIRABLE, Violation, assert_valid
 from support.validators.gemini_complete import validate_gemini_error, validate_gemini_whole
 from support.validators.gemini_stream import validate_gemini_stream
 from support.validators.messages_complete import validate_messages_error, validate_messages_whole
@@ -23,6 +23,7 @@ from support.validators.responses_complete import validate_responses_error, vali
 from support.validators.responses_stream import validate_responses_stream
 
 __all__ = [
+    "UNREPAIRABLE",
     "Violation",
     "assert_valid",
     "validate_chat_error",

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from attrs import frozen
-from support.validators.framing import Headers, Problems, Violation, check_whole, is_object_prefix, strict_json
+from support.validators.framing import (
+    Headers,
+    Problems,
+    Violation,
+    check_whole,
+    is_object_prefix,
+    strict_json,
+    without_end,
+)
 
 Json = Any  # a decoded JSON value
 
@@ -207,9 +215,10 @@ def check_arguments(call: Made, reason: Json, rule: str, problems: Problems) -> 
         whole = False
     if whole:
         return
-    if reason not in CUT:
+    text, ended = without_end(call.arguments)
+    if reason not in CUT and not ended:
         problems.must(rule, f"the arguments of {call.name!r} are not a JSON object: {call.arguments[:80]!r}")
-    elif not is_object_prefix(call.arguments):
+    elif not is_object_prefix(text):
         problems.must(rule, f"the arguments of {call.name!r} do not begin a JSON object: {call.arguments[:80]!r}")
 
 

@@ -16,6 +16,8 @@ Json = Any  # a decoded JSON value
 Severity = Literal["MUST", "SHOULD"]
 Headers = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]
 
+UNREPAIRABLE = '"]]]]"]]]]:'
+"""The end of an incomplete call's arguments: nothing can close what precedes it."""
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _NUMBER_BEGUN = re.compile(r"-?((0|[1-9][0-9]*)((\.[0-9]+)?[eE][+-]?[0-9]*|(\.[0-9]*)?))?")
 _STRING = re.compile(r'"([^"\\\x00-\x1f]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"')
@@ -243,6 +245,13 @@ def lone_surrogates(value: Json) -> bool:
     return False
 
 
+def without_end(text: str) -> tuple[str, bool]:
+    """Return the arguments without the end that makes those of an incomplete call unreadable, and whether they had
+    it.
+    """
+    return text.removesuffix(UNREPAIRABLE), text.endswith(UNREPAIRABLE)
+
+
 def check_object(text: str, what: str, rule: str, problems: Problems, *, cut: bool) -> None:
     """Check that `text` is a JSON object or, if it was `cut`, the beginning of one."""
     try:
@@ -250,7 +259,8 @@ def check_object(text: str, what: str, rule: str, problems: Problems, *, cut: bo
             return
     except ValueError:
         pass
-    if not cut:
+    text, ended = without_end(text)
+    if not (cut or ended):
         problems.must(rule, f"{what} are not a JSON object: {text[:80]!r}")
     elif not is_object_prefix(text):
         problems.must(rule, f"{what} do not begin a JSON object: {text[:80]!r}")

@@ -42,9 +42,12 @@ def validate_gemini_stream(
 
 def _events(data: bytes, headers: Headers | None, problems: Problems) -> list[dict[str, Json]]:
     found: list[dict[str, Json]] = []
+    data, bare, error = data.rpartition(b'{"error":') if not data.endswith(b"\n\n") else (data, b"", b"")
+    if bare and data[-2:] not in (b"", b"\n\n"):
+        problems.must("G5", "a bare error is part of an event")
     if data.startswith(b":") or b"\n:" in data:
         problems.must("G1", "there is a comment, which google-genai parses as JSON")
-    for frame in frames(data, headers, problems):
+    for frame in frames(data, headers, problems) if data or not bare else ():
         if frame.name is not None:
             problems.must("G1", f"{frame} has a name")
         try:
@@ -56,6 +59,8 @@ def _events(data: bytes, headers: Headers | None, problems: Problems) -> list[di
             found.append(value)
         else:
             problems.must("G1", f"{frame} is not an object")
+    if bare:
+        found.append(strict_json((bare + error).decode()))
     return found
 
 

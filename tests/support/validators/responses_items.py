@@ -6,8 +6,9 @@ One item is open at a time, with one part or value in it. The deltas, the final 
 from typing import Any, Final
 
 from attrs import Factory, define
-from support.validators.framing import Problems, SseFrame, check_object
+from support.validators.framing import UNREPAIRABLE, Problems, SseFrame, check_object
 from support.validators.responses_complete import (
+    CALLS,
     PARTS,
     VALUES,
     check_item,
@@ -57,6 +58,11 @@ class StreamedItem:
         return str(self.added.get("type"))
 
     @property
+    def raw(self) -> bool:
+        """Whether it is a call whose arguments are not JSON; an incomplete one is never done."""
+        return self.kind in CALLS and self.kind != "function_call"
+
+    @property
     def incomplete(self) -> bool:
         return self.final is None or self.final.get("status") == "incomplete"
 
@@ -83,7 +89,7 @@ class StreamedItems:
 
     def added(self, frame: SseFrame, event: dict[str, Json]) -> None:
         problems = self._problems
-        if self._items and self._items[-1].final is None:
+        if self._items and self._items[-1].final is None and not self._items[-1].raw:
             problems.must("R6", f"an item begins while one is open: {frame}")
         index: Json = event.get("output_index")
         item: Json = event.get("item")
@@ -268,9 +274,10 @@ class StreamedItems:
         problems = self._problems
         for position, item in enumerate(self._items):
             last = position == len(self._items) - 1
-            if item.final is None and not (broken and last):
+            if item.final is None and not ((broken and last) or item.raw):
                 problems.must("R6", f"item {position} is not done")
-            if item.final is not None and item.incomplete and terminal == "completed":
+            unreadable = "".join(item.pieces).endswith(UNREPAIRABLE)
+            if item.final is not None and item.incomplete and terminal == "completed" and not unreadable:
                 problems.must("R9", f"item {position} is incomplete in a completed response")
             if item.kind == "function_call":
                 text = "".join(item.pieces)
