@@ -349,7 +349,7 @@ async def test_a_model_that_keeps_repeating_itself_ends_as_a_cut_call(client):
         upstream, fields = Repeating(kind, 9), {"max_tokens": 10**6} if client == "messages" else {}
         got, record = await talk(upstream, client, fields=fields, limits={"repetition": 4096})
         assert len(upstream.requests) == requests
-        if client == "responses":  # without a limit of its own, the client gets an error, so that it tries again
+        if client == "responses":  # a client that sets no limit gets an error, so that it tries again
             assert (got.reason, got.error is None) == (None, False)
         else:
             assert (got.reason, got.error) == ("length", None)
