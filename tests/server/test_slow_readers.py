@@ -91,7 +91,7 @@ def upstream() -> Iterator[EndlessUpstream]:
 
 @pytest.fixture(scope="module", params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn-trio"])
 def server(request: pytest.FixtureRequest, upstream: EndlessUpstream) -> Iterator[Served]:
-    with request.param(Proxy(Settings(upstreams={"u": {"url": upstream.url}}))) as server:
+    with request.param(Proxy(Settings(upstreams={"u": {"url": upstream.url}}, limits={"repetition": 0}))) as server:
         yield server
 
 
