@@ -114,7 +114,7 @@ def _decoded(arguments: str) -> Json:
     """Return the arguments as JSON, or as text if they are incomplete."""
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 

@@ -110,9 +110,7 @@ def cases(count: int, seed: int) -> Iterator[tuple[str, str, str, Fault, int]]:
 
 
 async def talk(upstream: Continuing, client: str, *, limit: int | None) -> tuple[Got | None, Record, bytes]:
-    """Return the client's view of the reply, which is valid, the record, and the reply. The view is None if the reply
-    is an error response.
-    """
+    """Return the client's view of the valid reply (None if it is an error response), the record, and the reply."""
     records: list[Record] = []
     app = ToolMiddleware(upstream.app, settings=settings_for(upstream.kind), on_exchange=records.append)
     found = engine_of(upstream.kind)
