@@ -150,7 +150,7 @@ class Turn:
         return {
             "id": self.id,
             "summary": summary,
-            "earlier": known if before is None else 0,
+            "earlier": sum(message.role != "system" for message in self.messages[:known]) if before is None else 0,
             "waited": None if before is None else _between(self._kept.summary(before.id), summary),
             "inputs": [part for message in self.messages[known:] for part in _inputs(message, names)],
             "text": _short(text),

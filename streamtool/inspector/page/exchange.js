@@ -171,7 +171,7 @@ export class ExchangePage {
     show(this.panel.querySelector(".notes"), notes);
     const open = this.told.summary.outcome === "open";
     const near = reply.rejected ? null : this.told.summary.near?.character;
-    this.picture.load(reply, { follow: first ? open : this.picture.at >= this.picture.last, character: near });
+    this.picture.load(reply, { follow: first ? open : this.picture.at >= this.picture.last, character: near, resumed: this.told.summary.resumed });
   }
 
   choose(which) {
