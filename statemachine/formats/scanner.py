@@ -10,7 +10,7 @@ from attrs import frozen
 from statemachine.formats.format import Anchor, Format, MessageBody, Parameters, Section
 from statemachine.formats.markers import END, NAMESPACE, NEVER, Markers, first_characters
 from statemachine.formats.openers import KeyRole, Keys, Opener, envelope_of
-from statemachine.formats.table import STOPS, STRUCK
+from statemachine.formats.table import SHOWN_TURNS, STOPS, STRUCK
 from statemachine.formats.unmarked import FENCE_BEGUN, Fences, TextFinding, Unmarked
 from statemachine.stream.runs import Run
 
@@ -515,6 +515,8 @@ class Scanners:
         markers += [(opener, TextFinding.STRUCK) for opener in STRUCK[1:] if STRUCK[0] in known.special]
         left_over = without_prefixes(sorted(known.calls | known.values), (marker for marker, _ in markers))
         markers += [(close, close) for close in left_over]
+        turns = without_prefixes(SHOWN_TURNS, [marker for marker, _ in markers])
+        markers += [(turn, TextFinding.TURN) for turn in turns]
         tags = without_prefixes(tags_of(known.calls | known.values), [marker for marker, _ in markers])
         markers += [(tag, TextFinding.TAG) for tag in tags]
         markers.sort(key=lambda marker: marker[0].startswith("[{*}"))  # `[muse]` takes precedence over a list
