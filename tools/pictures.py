@@ -213,6 +213,7 @@ _PLACES: Final[Mapping[State, tuple[int, int]]] = {
     State.TEXT: (210, 90), State.REASONING: (210, 200), State.FENCE: (210, 310), State.OBJECT: (210, 420),
     State.MESSAGE: (210, 530), State.CANDIDATE: (490, 250), State.AFTER: (490, 450), State.CALL: (760, 110),
     State.UNKNOWN: (760, 230), State.BROKEN: (760, 350), State.CLOSED: (760, 530),
+    State.OVER: (490, 110),
 }  # fmt: skip
 _BOX: Final = (172, 46)
 _SAID: Final = {
@@ -224,7 +225,7 @@ _NAMES: Final = {
     Input.FENCE: "a fence", Input.THINK: "reasoning opens", Input.OPEN: "an opener", Input.COMMIT: "commit",
     Input.DISOWN: "not offered", Input.OBJECT: "not a call", Input.SAY: "text message", Input.WRAP: "another format",
     Input.UNWRAP: "wrapper closes", Input.REJECT: "rejected", Input.BREAK: "unreadable", Input.END: "end",
-    Input.CLOSE: "the reply ends",
+    Input.TURN: "another turn", Input.CLOSE: "the reply ends",
 }  # fmt: skip
 
 

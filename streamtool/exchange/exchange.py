@@ -540,6 +540,9 @@ class Exchange:
         if choice.endless:
             self._end_repetition(choice, out)
             return
+        if choice.state.turn_over:
+            self._end_turn(choice, out)
+            return
         # A rejected attempt ends here, in the middle of the upstream's reply; `_end` then requests the next one.
         if choice.state.rejected is not None:
             self._rejected = choice.state.rejected
@@ -683,6 +686,14 @@ class Exchange:
         call = self._choices.find_open_call(choice)
         if call is None or not self._resume(cause, call):
             self._finish_choice(choice, cause, out)
+            self._end(out)
+            self.cut = True
+
+    def _end_turn(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> None:
+        """End this choice as if the upstream had ended it where the model begins another turn."""
+        if not choice.finished and self._rejected is None:
+            self._finish_choice(choice, ReplyFinish(choice.choice, Reason.STOP), out)
+        if self._rejected is not None or self._choices.finished:
             self._end(out)
             self.cut = True
 

@@ -214,7 +214,7 @@ def test_every_failure_in_the_table_is_told():
 
 def test_every_reason_for_discarding_text_is_told():
     """The reasons are the literals passed to `discard`, and those of the parser's events."""
-    reasons = {"malformed", "rejected", "cut_off", "unknown", "limit", "invented", "noise"}
+    reasons = {"malformed", "rejected", "cut_off", "unknown", "limit", "invented", "invented_turn", "noise"}
     for path in (ROOT / "streamtool" / "filters").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "discard":
