@@ -28,8 +28,8 @@ from streamtool.protocols.shared import wire
 from streamtool.responses_api.journal import (
     HOSTED,
     Continued,
-    JournalInput,
     JournaledExchange,
+    JournalInput,
     Lease,
     pack,
     read_lease,
