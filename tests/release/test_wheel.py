@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from time import perf_counter
 import httpx
 import pytest
 from attrs import frozen
+from support.installing import UV, build, env_of, run
 from support.servers import ROOT, free_port, wait_for
 
 from tools import licences
@@ -28,42 +28,7 @@ NAMED = ("trio", "httpx", "anyio", "ijson", "attrs")
 CORE_MORE = 3
 """Maximum number of distributions that the core installs in addition to the named ones and theirs."""
 CORE_MB, SERVE_MB, SECONDS = 12.0, 60.0, 20.0
-UV = [sys.executable, "-m", "uv"]
 SERVED = "http://127.0.0.1:8700"
-
-
-def env_of(folder: Path, **more: str) -> dict[str, str]:
-    """Return an environment that neither the checkout nor this interpreter's packages can be seen from."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "STREAMTOOL_", "VIRTUAL"))
-    }
-    return {**kept, "HOME": str(folder), "UV_CACHE_DIR": CACHE, "PYTHONDONTWRITEBYTECODE": "1", **more}
-
-
-CACHE = os.environ.get("UV_CACHE_DIR") or str(Path.home() / ".cache" / "uv")
-
-
-def run(*argv: str | Path, cwd: Path, given: str = "", code: int = 0, **env: str) -> str:
-    """Run a command, check its exit code, and return its output."""
-    done = subprocess.run(
-        [str(one) for one in argv],
-        cwd=cwd,
-        env=env_of(cwd, **env),
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == code, (argv, done.stdout[-2000:], done.stderr[-2000:])
-    return done.stdout + (done.stderr if code else "")
-
-
-def build(source: Path, out: Path, *how: str) -> Path:
-    """Build a wheel and return its path."""
-    run(*UV, "build", "-q", *how, "-o", out, source, cwd=source)
-    (found,) = out.glob("*.whl")
-    return found
 
 
 @pytest.fixture(scope="module")
