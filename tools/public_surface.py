@@ -80,23 +80,33 @@ def text() -> str:
 # --- Python ----------------------------------------------------------------------------------------------------------
 
 
-def _python() -> Iterator[str]:
+def _objects() -> Iterator[tuple[str, Any]]:
+    """Yield each public name, and the object that defines it."""
     loader = griffe.GriffeLoader(search_paths=[ROOT])
     for package in ("statemachine", "streamtool"):
         loader.load(package, try_relative_path=False)
-    homes: dict[str, str] = {}
     for module, chosen in MODULES.items():
         for name in sorted(chosen or import_module(module).__all__):
-            public = f"{module}.{name}"
-            found = loader.modules_collection[public]
+            found = loader.modules_collection[f"{module}.{name}"]
             found = found.final_target if found.is_alias else found
             if found.is_module:  # a function has the name of its module, and replaces it in the package
                 found = found[name]
-            home = homes.setdefault(found.path, public)
-            if home == public:
-                yield from _described(public, found)
-            else:
-                yield f"python {public} = {home}"
+            yield f"{module}.{name}", found
+
+
+def homes() -> set[str]:
+    """Return where the public names are defined."""
+    return {found.path for _, found in _objects()}
+
+
+def _python() -> Iterator[str]:
+    known: dict[str, str] = {}
+    for public, found in _objects():
+        home = known.setdefault(found.path, public)
+        if home == public:
+            yield from _described(public, found)
+        else:
+            yield f"python {public} = {home}"
 
 
 def _described(public: str, found: Any) -> Iterator[str]:
