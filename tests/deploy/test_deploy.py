@@ -103,7 +103,7 @@ def _answers(url: str) -> bool:
 
 
 def test_the_image():
-    """What it copies exists and reaches the builder; tests/release runs its steps."""
+    """Every copied file exists and reaches the builder. tests/release runs the steps."""
     stages = dockerfile()
     assert [stage["FROM"][0].partition(" ")[0] for stage in stages] == ["python:3.13-alpine"] * 2
     build, last = stages

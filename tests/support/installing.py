@@ -1,4 +1,4 @@
-"""Commands that run outside the checkout, as for a user: building, installing, and what was installed."""
+"""Runs commands outside the checkout, as for a user, and builds the wheel."""
 
 import os
 import subprocess
