@@ -36,7 +36,7 @@ from streamtool.asgi.types import (
     with_root,
 )
 from streamtool.core.errors import RequestError, StreamtoolError
-from streamtool.exchange import Exchange, UpstreamRequest, decoded_size
+from streamtool.exchange import Exchange, Services, UpstreamRequest, decoded_size
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols import responses
 from streamtool.protocols.interfaces import ClientProtocol
@@ -95,11 +95,11 @@ class ToolMiddleware:
         **options: Any,
     ) -> None:
         self.app = app
-        self.settings = with_options(settings, options)
+        self.settings: Settings = with_options(settings, options)
         if self.settings.checks_arguments:
             require_library("arguments")
         self.on_exchange = on_exchange
-        self.observers = Observers(self.settings, clock)
+        self.observers: Observers = Observers(self.settings, clock)
         self.store: Store = (
             open_store(self.settings.store, failed=self.observers.store_failed)
             if opened_store is None
@@ -107,17 +107,17 @@ class ToolMiddleware:
         )
         for protocol in set(self.settings.paths.values()):
             client_protocol(protocol)  # loads the protocol, so that no request has to
-        self.templates = ChatTemplates(self.settings) if templates is None else templates
-        self.services = open_services(self.settings, self.templates, self.store)
-        self.background = Background()
-        self.hosted = False
+        self.templates: ChatTemplates = ChatTemplates(self.settings) if templates is None else templates
+        self.services: Services = open_services(self.settings, self.templates, self.store)
+        self.background: Background = Background()
+        self.hosted: bool = False
         """Whether the app executes the tools of background responses, so that no other process may continue one."""
-        self.stored = StoredResponses(self.settings)
-        self.conversations = StoredConversations(self.settings)
-        self.budgets = Budgets(self.settings, self.store)
-        self.gate = Gate(self.settings.limits, self.budgets)
-        self.sockets = Sockets(self.settings, self.gate)
-        self.inspector = _inspector(self)
+        self.stored: StoredResponses = StoredResponses(self.settings)
+        self.conversations: StoredConversations = StoredConversations(self.settings)
+        self.budgets: Budgets = Budgets(self.settings, self.store)
+        self.gate: Gate = Gate(self.settings.limits, self.budgets)
+        self.sockets: Sockets = Sockets(self.settings, self.gate)
+        self.inspector: Inspector | None = _inspector(self)
         self._warned: set[str] = set()
         """Paths that a warning has been logged for."""
 

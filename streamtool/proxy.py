@@ -68,7 +68,7 @@ from streamtool.store.replies import Store
 from streamtool.store.storing import close_store_async
 from streamtool.upstream.app import VIA, HttpUpstream, model_servers
 from streamtool.upstream.chat_templates import ChatTemplates
-from streamtool.upstream.circuit import monitor_health
+from streamtool.upstream.circuit import Circuit, monitor_health
 from streamtool.upstream.failover import circuits_of, with_fallbacks
 
 HEALTH = "/healthz"
@@ -127,7 +127,7 @@ class Proxy:
             templates=self._templates,
             opened_store=opened_store,
         )
-        self.circuits = circuits_of(settings.upstreams, self._tools.observers.metrics)
+        self.circuits: dict[str, Circuit] = circuits_of(settings.upstreams, self._tools.observers.metrics)
         """The upstreams' circuits, by name."""
         self._routes = with_fallbacks(settings.upstreams, self._apps, self.circuits, settings.limits)
         versioned = [

@@ -52,7 +52,8 @@ class State(Enum):
     OVER = "over"
     CLOSED = "closed"
 
-    __hash__ = object.__hash__  # Enum's own `__hash__` is a Python function, and states are looked up constantly
+
+State.__hash__ = object.__hash__  # type: ignore[method-assign]  # Enum's is a Python function, and lookups are frequent
 
 
 class Input(Enum):

@@ -100,7 +100,7 @@ class Agent:
             changed |= {"upstreams": {}, "app_protocol": None if protocol == "auto" else protocol}
         elif settings is None or not settings.upstreams:
             raise SettingsError("an agent needs an upstream: a URL, an ASGI app, or one in the settings")
-        self.settings = with_options(settings, changed)
+        self.settings: Settings = with_options(settings, changed)
         mine = self.settings.for_model(model)
         self._native = mine.mode != "emulate"
         if max_turns < 1:

@@ -59,7 +59,7 @@ class FunctionTool:
         if self.name == "<lambda>":
             raise SettingsError("a lambda has no usable name; give it one with tool(function, name=…)")
         told, parameters = _parse_docstring(inspect.getdoc(function) or "")
-        self.description = told if description is None else description
+        self.description: str = told if description is None else description
         self.timeout = timeout
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise SettingsError(f"the tool {self.name} is a generator; a tool must return a complete result")
@@ -69,7 +69,7 @@ class FunctionTool:
         )
         self._positional: list[str] = []
         self._struct = self._arguments(parameters)
-        self.parameters = self._schema()
+        self.parameters: JsonObject = self._schema()
 
     def _arguments(self, described: Mapping[str, str]) -> Any:
         """Return a struct type for the arguments. `described` maps parameters to their descriptions."""

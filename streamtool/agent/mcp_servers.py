@@ -57,7 +57,10 @@ class McpServer:
         start: float = 30.0,
         run_quoted: bool = False,
     ) -> None:
-        self.url = target if isinstance(target, str) and target.startswith(("http://", "https://")) else None
+        self.url: str | None = (
+            target if isinstance(target, str) and target.startswith(("http://", "https://")) else None
+        )
+        self.command: list[str]
         if isinstance(target, str):
             self.command = [] if self.url else shlex.split(target)
         else:

@@ -2,16 +2,12 @@
 
 `app` declares the commands and their options. Each command is implemented in the module of the same name, shared
 helpers are in `common`, and `exit_codes` maps errors to exit codes. All imports are deferred until a command needs
-them, so that a missing extra is reported in one clear sentence.
+them, so that a missing extra is reported in one clear sentence; `bare` runs what needs no extra.
 """
 
-import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
-
-EXTRA = ("typer", "rich", "uvicorn", "hypercorn")
-"""Packages installed by the `serve` extra."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,9 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return run(argv)
     except ModuleNotFoundError as error:
+        from streamtool.cli import bare  # noqa: PLC0415
+
         missing = (error.name or "").partition(".")[0]
-        if missing not in EXTRA:
+        if missing not in bare.EXTRA:
             raise
-        sentence = f'the command line needs the extra "serve" ({missing} is missing): pip install "streamtool[serve]"'
-        print(f"streamtool: {sentence}", file=sys.stderr)
-        return 2
+        return bare.run(argv, missing)

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]  # missing in __all__
 
+from streamtool.cli.commands import Commands
 from streamtool.cli.common import open_source
-from streamtool.cli.exit_codes import DONE, FAILED, Commands
+from streamtool.cli.exit_codes import DONE, FAILED
 from streamtool.cli.garbage import gc_disabled
 from streamtool.cli.help import COMPLETE_VARIABLE, Command
-from streamtool.core.errors import SettingsError
 
 app = typer.Typer(
     name="streamtool",
@@ -587,53 +587,26 @@ def parse(
       streamtool parse recordings --output calls.parquet
       streamtool parse reply.txt --page
     """
-    if page:
-        from streamtool.cli.inspect import play  # noqa: PLC0415  imported on demand
+    from streamtool.cli.parse_flags import ParseFlags  # noqa: PLC0415  imported on demand
+    from streamtool.cli.parse_flags import run as run_parse  # noqa: PLC0415
 
-        if replay or negatives or field or as_json or prefix or len(files or ()) > 1:
-            raise SettingsError("--page shows a single reply; for recordings, use streamtool inspect")
-        play(files[0] if files else None, tools, formats, delta)
-        return
-    named = files or ["-"]
-    single = replay is not None or negatives is not None
-    if (replay is not None and negatives is not None) or (single and (named != ["-"] or delta is not None or prefix)):
-        raise SettingsError(
-            "--replay and --negatives cannot be combined with each other or with FILE, --delta or --prefix"
-        )
-    if negatives is not None:
-        from streamtool.cli.negatives import run as run_negatives  # noqa: PLC0415  imported on demand
-
-        run_negatives(negatives, tools, formats, as_json=as_json)
-        return
-    if replay is not None:
-        from streamtool.cli.replay import run as run_replay  # noqa: PLC0415  imported on demand
-
-        if tools is not None or formats is not None:
-            raise SettingsError("--replay uses the tools and formats of the recording: omit --tools and --formats")
-        raise typer.Exit(run_replay(replay, as_json=as_json))
-    from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  imported on demand
-    from streamtool.cli.parse import wants_records  # noqa: PLC0415
-
-    if field is None and not wants_records(named):
-        if tools_field or jobs or output or resume:
-            raise SettingsError("--tools-field, --jobs, --output and --resume apply only to records: add --field")
-        run_parse(named[0], tools, formats, delta, prefix, as_json=as_json)
-        return
-    from streamtool.cli.batch import run as run_batch  # noqa: PLC0415
-
-    if delta is not None:
-        raise SettingsError("--delta does not apply to records, which are parsed whole")
-    run_batch(
-        named,
-        field,
+    flags = ParseFlags(
+        files=files,
         tools=tools,
-        tools_field=tools_field,
         formats=formats,
+        delta=delta,
+        as_json=as_json,
         prefix=prefix,
+        replay=replay,
+        negatives=negatives,
+        field=field,
+        tools_field=tools_field,
         jobs=jobs,
         output=output,
         resume=resume,
+        page=page,
     )
+    raise typer.Exit(run_parse(flags))
 
 
 @command()

@@ -11,7 +11,6 @@ from streamtool.batch.run import BatchRun
 from streamtool.batch.sources import STDIN, find_files
 from streamtool.cli.common import print_error, read_tools
 from streamtool.cli.parse import read_formats
-from streamtool.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -94,6 +93,7 @@ class Bar:
         self._progress: Progress | None = None
         if sys.stderr.isatty() and not (quiet and sys.stdout.isatty()):
             self._progress = _progress()
+        if self._progress is not None:
             self._task: Any = self._progress.add_task("", total=size or None)
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class Bar:
             self._progress.advance(self._task, read)
 
 
-def _progress() -> "Progress":
+def _progress() -> "Progress | None":
     try:
         from rich.console import Console  # noqa: PLC0415
         from rich.progress import (  # noqa: PLC0415
@@ -120,7 +120,7 @@ def _progress() -> "Progress":
             TimeRemainingColumn,
             TransferSpeedColumn,
         )
-    except ImportError:
-        raise SettingsError('this command needs rich: pip install "streamtool[serve]"', code="missing_extra") from None
+    except ModuleNotFoundError:  # the `serve` extra is not installed
+        return None
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     return Progress(*columns, console=Console(file=sys.stderr))

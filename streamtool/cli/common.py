@@ -37,8 +37,10 @@ class Screen:
     def __init__(self) -> None:
         self._console: rich.console.Console | None = None
         if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
-            from streamtool.cli.console import PipeConsole  # noqa: PLC0415  imported on demand
-
+            try:
+                from streamtool.cli.console import PipeConsole  # noqa: PLC0415  imported on demand
+            except ModuleNotFoundError:  # the `serve` extra is not installed
+                return
             console = PipeConsole(file=sys.stdout, highlight=False, soft_wrap=True)
             self._console = console if console.is_terminal else None
 

@@ -62,7 +62,9 @@ class Metrics:
     """
 
     def __init__(self, registry: prometheus_client.CollectorRegistry | None = None) -> None:
-        self.registry = prometheus_client.REGISTRY if registry is None else registry
+        self.registry: prometheus_client.CollectorRegistry = (
+            prometheus_client.REGISTRY if registry is None else registry
+        )
         if self.registry not in _ALL:
             _ALL[self.registry] = _instruments(self.registry)
         self._all = _ALL[self.registry]

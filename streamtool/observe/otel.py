@@ -74,7 +74,7 @@ class OpenTelemetry:
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("streamtool", tracer_provider=provider)
-        self.contents = records_contents()
+        self.contents: bool = records_contents()
 
     def context(self, headers: Iterable[tuple[bytes, bytes]]) -> contexts.Context:
         """Return the context for an exchange that begins now. `headers` are the headers of its request, which may name

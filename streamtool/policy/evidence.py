@@ -33,7 +33,7 @@ class Evidence:
 class RejectedRequest(Evidence):
     """An error response from the upstream."""
 
-    MOMENT = "request"
+    MOMENT: ClassVar[str] = "request"
     status: int
     message: str
     native: bool
@@ -48,7 +48,7 @@ class RejectedRequest(Evidence):
 class Opening(Evidence):
     """The first sentence of a reply, which matches a phrase. It is buffered, so the client has not seen any of it."""
 
-    MOMENT = "opening"
+    MOMENT: ClassVar[str] = "opening"
     rules: Rules
     denies: Denial
     phrase: str
@@ -59,7 +59,7 @@ class Opening(Evidence):
 class UnreadCall(Evidence):
     """Call syntax that the parser did not turn into a call."""
 
-    MOMENT = "call"
+    MOMENT: ClassVar[str] = "call"
     rules: Rules
     reason: Literal["unknown", "rejected"]
     """`unknown` if no tool with this name is offered, or `rejected` if the syntax cannot be parsed."""
@@ -69,7 +69,7 @@ class UnreadCall(Evidence):
 class SearchCall(Evidence):
     """A call of the tool that searches for tools. The client has not seen any call."""
 
-    MOMENT = "call"
+    MOMENT: ClassVar[str] = "call"
     query: str
     allowed: bool
     """Whether a further search is allowed."""
@@ -79,7 +79,7 @@ class SearchCall(Evidence):
 class CheckedArguments(Evidence):
     """The arguments of a buffered call, which do not match the schema even after coercion."""
 
-    MOMENT = "arguments"
+    MOMENT: ClassVar[str] = "arguments"
     invalid: InvalidArguments
 
     @property
@@ -92,7 +92,7 @@ class CheckedArguments(Evidence):
 class UnreadArguments(Evidence):
     """A call that the model has ended, but whose arguments are incomplete. The client has not seen any of it."""
 
-    MOMENT = "arguments"
+    MOMENT: ClassVar[str] = "arguments"
     name: str
     """The name of the called tool."""
     rules: Rules
@@ -102,7 +102,7 @@ class UnreadArguments(Evidence):
 class EndOfReply(Evidence):
     """The end of a reply that the model itself ended."""
 
-    MOMENT = "end"
+    MOMENT: ClassVar[str] = "end"
     rules: Rules
     text: str
     """The text written by the model, including call syntax and the parts of earlier attempts that the client has
@@ -128,7 +128,7 @@ class EndOfReply(Evidence):
 class ProposedCall(Evidence):
     """A call that the agent is about to execute."""
 
-    MOMENT = "execution"
+    MOMENT: ClassVar[str] = "execution"
     name: str
     offered: tuple[str, ...]
     """The names of the agent's tools."""
@@ -146,6 +146,6 @@ class ProposedCall(Evidence):
 class WholeReply(Evidence):
     """A reply that the agent requires to be a single object."""
 
-    MOMENT = "reply"
+    MOMENT: ClassVar[str] = "reply"
     violation: str | None
     """The fault in the form of the answer, and how to fix it, or None if the answer has the requested form."""

@@ -105,7 +105,7 @@ class Sample:
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
 
-app = Sample()
+app: Sample = Sample()
 
 
 def _chunk(head: Json, index: int, delta: Json, reason: str | None = None) -> Json:

@@ -28,10 +28,10 @@ class StreamedReply:
         self._disconnected = disconnected
         self._error: BaseException | None = None
         self._ended = False
-        self.status = 0
+        self.status: int = 0
         self.headers: dict[str, str] = {}
         self.raw_headers: list[tuple[bytes, bytes]] = []
-        self.finished = anyio.Event()
+        self.finished: anyio.Event = anyio.Event()
         """Set when the app has returned or has been cancelled."""
 
     async def head(self) -> int:

@@ -106,9 +106,9 @@ class ScriptedUpstream:
     def __init__(self, *scripts: Script | Callable[[Recorded], Script]) -> None:
         self._scripts = scripts
         self.requests: list[Recorded] = []
-        self.left = 0
+        self.left: int = 0
         """Number of callers that disconnected or were cancelled before the script had ended."""
-        self.finished = 0
+        self.finished: int = 0
         """Number of scripts that were completed."""
         self._released = anyio.Event()
 

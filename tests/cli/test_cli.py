@@ -188,7 +188,7 @@ def test_a_missing_extra_is_named(missing, command):
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (2, "")
     assert err == (
-        f'streamtool: the command line needs the extra "serve" ({missing} is missing): pip install "streamtool[serve]"\n'
+        f'streamtool: this command needs the extra "serve" ({missing} is missing): pip install "streamtool[serve]"\n'
     )
 
 

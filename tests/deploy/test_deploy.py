@@ -1,6 +1,5 @@
 """The files in `deploy/`, started with their own commands and used by a real client."""
 
-import json
 import os
 import re
 import shlex
@@ -19,8 +18,11 @@ import anyio
 import httpx
 import openai
 import pytest
+from support.deployment import assert_consistent, assert_valid, dockerfile, written
 from support.dialects import chat
 from support.servers import DEADLINE, ROOT, Process, free_port, uvicorn_server, wait_for
+
+from streamtool.settings import load
 
 yaml = pytest.importorskip("yaml")
 DEPLOY = ROOT / "deploy"
@@ -100,49 +102,46 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_the_image(tmp_path: Path, upstream: Upstream):
-    """Run its steps in an empty folder: only copied files exist there, and the packages are those of the tests."""
-    steps: dict[str, list[str]] = {}
-    for line in (DEPLOY / "Dockerfile").read_text().splitlines():
-        word, _, rest = line.partition(" ")
-        steps.setdefault(word, []).append(rest)
-    for copied in steps["COPY"]:
-        *sources, into = copied.split()
-        for source in sources:
-            if (ROOT / source).is_dir():
-                shutil.copytree(ROOT / source, tmp_path / into)  # including compiled modules, which stay valid
-            else:
-                shutil.copy(ROOT / source, tmp_path / into)
+def test_the_image():
+    """Every copied file exists and reaches the builder. tests/release runs the steps."""
+    stages = dockerfile()
+    assert [stage["FROM"][0].partition(" ")[0] for stage in stages] == ["python:3.13-alpine"] * 2
+    build, last = stages
     ignored = (ROOT / ".dockerignore").read_text().split()
-    assert all(f"!{source}" in ignored for copied in steps["COPY"] for source in copied.split()[:-1])
-    assert steps["USER"] != ["root"]
-    [install] = [run for run in steps["RUN"] if run.startswith("pip install")]
-    extras = re.search(r"\.\[(.*)\]", install)
-    declared = (tmp_path / "pyproject.toml").read_text()
-    assert extras
-    assert all(f"\n{extra} = [" in declared for extra in extras[1].split(","))
-    [argv] = [json.loads(steps["ENTRYPOINT"][0]) + json.loads(steps["CMD"][0])]
-    argv = [sys.executable, "-P", "-m", *argv]
-    env = dict(pair.split("=", 1) for pair in steps["ENV"])
-    port = free_port()
-    assert env.pop("STREAMTOOL_LISTEN") == f"0.0.0.0:{steps['EXPOSE'][0]}"
-    upstream.released.set()
-    with uvicorn_server(upstream) as served:
-        env |= {"STREAMTOOL_LISTEN": f"127.0.0.1:{port}", "STREAMTOOL_CLIENT_KEYS": KEY, "PYTHONPATH": str(tmp_path)}
-        env |= {"STREAMTOOL_UPSTREAM__MODEL__URL": served.url, "STREAMTOOL_CHAT_TEMPLATE": "none"}
-        url = f"http://127.0.0.1:{port}"
-        with started(argv, env, url):
-            assert words(url) == "One word."
-            [check] = [line.partition("CMD ")[2] for line in steps["HEALTHCHECK"]]
-            command = [part.replace("8700", str(port)) for part in json.loads(check)]
-            asked = subprocess.run([sys.executable, *command[1:]], check=False, timeout=30, env=_direct())
-            assert asked.returncode == 0
-    asked = subprocess.run([sys.executable, *command[1:]], check=False, timeout=30, env=_direct(), capture_output=True)
-    assert asked.returncode != 0
+    for copied in build["COPY"]:
+        for source in copied.split()[:-1]:
+            assert (ROOT / source).exists()
+            assert f"!{source}" in ignored
+    assert last["COPY"] == ["--from=build /opt/streamtool /opt/streamtool"]
+    assert last["USER"] == [re.search(r"-u (\d+)", last["RUN"][0])[1]]  # type: ignore[index]
+    [extras] = re.findall(r"\[(.*)\]", build["RUN"][-1])
+    declared = (ROOT / "pyproject.toml").read_text()
+    assert all(f"\n{extra} = [" in declared for extra in extras.split(","))
+    assert f"STREAMTOOL_LISTEN=0.0.0.0:{last['EXPOSE'][0]}" in last["ENV"]
 
 
-def _direct() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+def test_compose():
+    """The variables are valid settings, and the services fit together; no secret has a default."""
+    told = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    services = told["services"]
+    ours = services["streamtool"]
+    assert (DEPLOY / ours["build"]["context"]).resolve() == ROOT
+    assert (ROOT / ours["build"]["dockerfile"]).is_file()
+    assert ours["environment"]["STREAMTOOL_CLIENT_KEYS"].startswith("${STREAMTOOL_CLIENT_KEYS:?")
+    environment = {
+        name: re.sub(r"\$\{\w+:-(.*)\}|\$\{\w+:\?.*\}", lambda found: found[1] or KEY, value)
+        for name, value in ours["environment"].items()
+    }
+    found = load("", {**environment, "STREAMTOOL_LISTEN": "0.0.0.0:8700"})
+    assert found.metrics
+    assert found.store.redis == "redis://redis:6379/0"
+    assert set(ours["depends_on"]) | {"streamtool", "prometheus"} == set(services)
+    assert services["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
+    scraped = yaml.safe_load(told["configs"]["prometheus"]["content"])
+    assert scraped["scrape_configs"][0]["static_configs"][0]["targets"] == ["streamtool:8700"]
+    assert [Path(one).name for one in scraped["rule_files"]] == ["alerts.yml"]
+    assert all(one.split(":")[0] == "127.0.0.1" for service in services.values() for one in service.get("ports", ()))
+    assert float(ours["stop_grace_period"].rstrip("s")) > found.grace + found.shutdown_delay
 
 
 def unit() -> dict[str, str]:
@@ -185,43 +184,17 @@ def test_the_unit_is_valid(tmp_path: Path):
     assert not [line for line in found.stderr.splitlines() if "streamtool.service" in line]
 
 
-def manifests() -> dict[str, Any]:
-    """Return kind → manifest."""
-    files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-    return {one["kind"]: one for file in files for one in yaml.safe_load_all(file.read_text())}
-
-
 def test_the_manifests_are_valid():
-    validator = pytest.importorskip("kubernetes_validate")
-    for kind, manifest in manifests().items():
-        if kind != "ServiceMonitor":  # a custom resource of the operator
-            validator.validate(manifest, validator.latest_version(), strict=True)
+    assert_valid(written().values())
 
 
 def test_the_manifests_are_consistent():
-    found = manifests()
-    pod = found["Deployment"]["spec"]["template"]
-    labels = pod["metadata"]["labels"]
-    for selector in (
-        found["Deployment"]["spec"]["selector"]["matchLabels"],
-        found["Service"]["spec"]["selector"],
-        found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
-    ):
-        assert selector.items() <= labels.items()
-    monitored = found["ServiceMonitor"]["spec"]
-    assert monitored["selector"]["matchLabels"].items() <= found["Service"]["metadata"]["labels"].items()
-    [endpoint], [port] = monitored["endpoints"], found["Service"]["spec"]["ports"]
-    assert endpoint["port"] == port["name"]
-    text = found["ConfigMap"]["data"]["streamtool.toml"]
-    grace = float(re.search(r"grace = (\d+)", text)[1])  # type: ignore[index]
-    waits = float(pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pod["spec"]["terminationGracePeriodSeconds"] > grace + waits
-    assert f"env:{endpoint['authorization']['credentials']['key']}" in text
+    assert_consistent(written())
 
 
 def test_a_pod(tmp_path: Path, upstream: Upstream):
     """Run the container's command with the settings of the ConfigMap: its probes, its metric, a client."""
-    found = manifests()
+    found = written()
     container = found["Deployment"]["spec"]["template"]["spec"]["containers"][0]
     port = free_port()
     upstream.released.set()

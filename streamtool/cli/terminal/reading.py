@@ -35,9 +35,7 @@ class PromptLines:
             from prompt_toolkit.history import FileHistory, History, InMemoryHistory  # noqa: PLC0415
             from prompt_toolkit.output import create_output  # noqa: PLC0415
         except ImportError:
-            raise SettingsError(
-                'a conversation requires prompt_toolkit from the extra "serve": pip install "streamtool[serve]"'
-            ) from None
+            raise SettingsError('a conversation requires the extra "chat": pip install "streamtool[chat]"') from None
         kept: History = InMemoryHistory()
         if history is not None:
             try:
