@@ -135,8 +135,8 @@ def build(folder: Path) -> Path:
     """Build the site and return its folder. Exits if a link is broken."""
     stage(folder)
     shutil.rmtree(folder / "site", ignore_errors=True)
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(folder / "zensical.toml")]
-    done = subprocess.run(command, cwd=ROOT, check=False)  # noqa: S603
+    flags = ["--clean", "--strict", "--config-file", str(folder / "zensical.toml")]
+    done = subprocess.run([sys.executable, "-m", "zensical", "build", *flags], cwd=ROOT, check=False)  # noqa: S603
     if done.returncode:
         sys.exit(done.returncode)
     form = _generator()
