@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import quote_plus, unquote, urldefrag, urljoin
 
 import pytest
 from support.browsers import CHROMIUM, launched, new_page
@@ -72,11 +72,13 @@ def browser() -> Iterator[Any]:
 
 def found(page: Any, words: str) -> list[str]:
     """Return the links that the search finds, best first."""
+    box = page.locator("input[role=combobox]")  # inside a shadow root, like the results
+    box.wait_for(state="attached")
     page.locator(".md-search__button").first.click()
-    page.keyboard.type(words)
-    links = page.locator("a[href*='?h=']")  # inside a shadow root
+    box.fill(words)
+    links = page.locator(f"a[href*='?h={quote_plus(words)}']")  # not those of an earlier search
     links.first.wait_for()
-    return [link.get_attribute("href") for link in links.all()]
+    return links.evaluate_all("(all) => all.map((one) => one.getAttribute('href'))")
 
 
 def test_every_link_resolves(site):
