@@ -41,7 +41,7 @@ API: Final = {
 """Pages of the API reference: a title, and public names or a module."""
 STYLE: Final = """
 .md-typeset table:not([class]) { font-size: .68rem; } .md-typeset img[src$=".svg"] { width: 100%; max-width: 46rem; }
-.md-typeset img[src$="deltas.svg"] { max-width: 25rem; }
+.md-typeset img[src$="deltas.svg"] { max-width: 20rem; }
 .filter { width: 100%; max-width: 30rem; padding: .4rem .7rem; margin: .6rem 0; font: inherit; color: inherit;
   background: transparent; border: 1px solid var(--md-default-fg-color--lighter); border-radius: .2rem; }
 .recipe label { display: inline-block; margin: 0 .8rem .4rem 0; }
