@@ -491,7 +491,7 @@ def test_without_contents_the_text_is_masked(site):
 
 
 def test_the_first_how_to_works(site):
-    """Follow docs/inspector.md step by step."""
+    """Follow docs/no-call.md step by step."""
     reply = 'Sure! I will use the weather tool now.\n\n<tool>get_wether</tool>\n<args>{"city": "Paris"}</args>'
     found = site(model("ok"))
     page = found.open("#/try")
