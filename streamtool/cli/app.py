@@ -258,6 +258,51 @@ def reload(
 
 
 @command()
+def init(
+    *,
+    url: Annotated[
+        str | None,
+        typer.Argument(metavar="URL", help="URL of the model's server; default: look at the usual ports here."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Model to request; default: the first one listed.")
+    ] = None,
+    key_env: KeyEnv = None,
+    output: Annotated[str, typer.Option(metavar="FILE", help="File to write.")] = "streamtool.toml",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
+) -> None:
+    """Write a settings file for the model servers that answer.
+
+    The command asks servers what they are and which models they have, and writes a commented streamtool.toml with its
+    schema. Nothing is generated, and no key is written.
+
+    \b
+    Examples:
+      streamtool init
+      streamtool init http://127.0.0.1:11434 --model qwen3:8b
+    """
+    from streamtool.cli.init import InitFlags  # noqa: PLC0415  imported on demand
+    from streamtool.cli.init import run as run_init  # noqa: PLC0415
+
+    run_init(InitFlags(url, model, key_env, output, force))
+
+
+@command()
+def schema() -> None:
+    """Print the JSON Schema of the settings file, for editors.
+
+    An editor uses it if the first line of the file is "#:schema streamtool.schema.json".
+
+    \b
+    Examples:
+      streamtool schema > streamtool.schema.json
+    """
+    from streamtool.cli.init import schema_text  # noqa: PLC0415  imported on demand
+
+    sys.stdout.write(schema_text())
+
+
+@command()
 def probe(
     *,
     url: ServerUrl,

@@ -149,7 +149,18 @@ def read_settings(config: str | None, overrides: Mapping[str, Any]) -> "Settings
     from streamtool.cli.state import load_calibrations  # noqa: PLC0415  imported on demand
     from streamtool.settings import load  # noqa: PLC0415
 
-    return load(text, os.environ, overrides, load_calibrations(None))
+    try:
+        return load(text, os.environ, overrides, load_calibrations(None))
+    except SettingsError as error:
+        raise located(error, config) from None
+
+
+def located(error: SettingsError, config: str | None) -> SettingsError:
+    """Return the error with the name of the settings file and the line in front, if it is about a line."""
+    name = settings_file(config)
+    if name is None or error.line is None:
+        return error
+    return SettingsError(f"{name}:{error.line}: {error.message}", param=error.param, code=error.code)
 
 
 def read_tools(name: str) -> dict[str, Mapping[str, Any]]:

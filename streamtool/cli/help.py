@@ -9,10 +9,10 @@ from typer.core import TyperCommand
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Try": ("demo", "parse", "formats"),
-    "Serve": ("serve", "reload", "recipe", "plugin"),
+    "Serve": ("init", "serve", "reload", "recipe", "plugin"),
     "Run": ("run", "sessions"),
     "Look": ("inspect", "prompt", "probe"),
-    "Develop": ("eval", "bench", "completion"),
+    "Develop": ("eval", "bench", "schema", "completion"),
 }
 """Title of a group → its commands, in order."""
 COMPLETE_VARIABLE: Final = "_STREAMTOOL_COMPLETE"

@@ -97,7 +97,7 @@ def _ignore_progress(question: str) -> None:
 def rows(found: Findings) -> Iterator[tuple[str, str]]:
     """Yield the label and text of each row of the table."""
     target = found.target
-    listed = "lists no models" if target.models is None else f"lists {_count(len(target.models), 'model')}"
+    listed = "lists no models" if target.models is None else f"lists {count(len(target.models), 'model')}"
     yield "upstream", f"{target.url}, speaks {target.protocol}, {listed}"
     yield "model", target.model
     yield "streams", _stream(found.stream)
@@ -114,7 +114,8 @@ def rows(found: Findings) -> Iterator[tuple[str, str]]:
     yield "requests", f"{found.requests} sent"
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """Return a number and a noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

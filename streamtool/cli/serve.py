@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import anyio
 from attrs import evolve, frozen
 
-from streamtool.cli.common import Screen, read_settings_file
+from streamtool.cli.common import Screen, located, read_settings_file
 from streamtool.cli.garbage import Collector
 from streamtool.cli.pid_file import pid_file, process_at
 from streamtool.cli.reloading import HAS_SIGHUP, ReloadingProxy
@@ -106,7 +106,7 @@ class ServeFlags:
         except SettingsError as error:
             flag = next((flag for path, flag in _FLAGS.items() if error.message.startswith(path)), None)
             if flag is None:
-                raise
+                raise located(error, self.config) from None
             raise SettingsError(f"{flag}:{error.message.partition(':')[2]}", param=flag) from None
         if self.host is not None or self.port is not None:
             host = found.host if self.host is None else self.host

@@ -57,6 +57,9 @@ class StreamtoolError(Exception):
 class SettingsError(StreamtoolError):
     """A setting is unknown, contradictory or unreadable."""
 
+    line: int | None = None
+    """The line of the settings file, if the error is about one."""
+
 
 class RequestError(StreamtoolError):
     """The client's request is invalid or cannot be fulfilled."""

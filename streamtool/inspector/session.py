@@ -42,12 +42,12 @@ def session(kept: Exchanges, id: str) -> list[Json]:
     if id not in ids:
         raise KeyError(id)
     place = ids.index(id)
-    turns = [Turn(kept, one) for one in ids[max(place - NEAR, 0) : place + NEAR + 1]]
+    turns = [SessionTurn(kept, one) for one in ids[max(place - NEAR, 0) : place + NEAR + 1]]
     chain = _chain(turns, next(turn for turn in turns if turn.id == id))
     return [turn.as_json(before) for before, turn in zip([None, *chain], chain, strict=False)]
 
 
-def _chain(turns: "Sequence[Turn]", one: "Turn") -> "list[Turn]":
+def _chain(turns: "Sequence[SessionTurn]", one: "SessionTurn") -> "list[SessionTurn]":
     """Return the turn with those that it continues, and those that continue it."""
     chain = [one]
     while (before := _continued_by(chain[0], turns)) is not None:
@@ -58,13 +58,13 @@ def _chain(turns: "Sequence[Turn]", one: "Turn") -> "list[Turn]":
     return chain
 
 
-def _continued_by(turn: "Turn", turns: "Sequence[Turn]") -> "Turn | None":
+def _continued_by(turn: "SessionTurn", turns: "Sequence[SessionTurn]") -> "SessionTurn | None":
     """Return the turn that this one continues: the one with the most messages and, of several, the latest."""
     earlier = [one for one in turns[: turns.index(turn)] if turn.continues(one)]
     return max(reversed(earlier), key=lambda one: len(one.messages), default=None)
 
 
-class Turn:
+class SessionTurn:
     """One exchange of a session."""
 
     def __init__(self, kept: Exchanges, id: str) -> None:
@@ -121,7 +121,7 @@ class Turn:
                         pass
         return name, "".join(text), calls
 
-    def continues(self, other: "Turn") -> bool:
+    def continues(self, other: "SessionTurn") -> bool:
         """Return whether this turn continues the conversation of an earlier one."""
         if self.previous is None or self.repeats(other):
             return self.repeats(other)
@@ -129,7 +129,7 @@ class Turn:
         answered = {result.id for message in self.messages for result in message.results}
         return self.previous == name or any(call["id"] in answered for call in calls.values())
 
-    def repeats(self, other: "Turn") -> bool:
+    def repeats(self, other: "SessionTurn") -> bool:
         """Return whether this turn has the other one's user messages, and more messages."""
         return (
             bool(other.texts)
@@ -137,7 +137,7 @@ class Turn:
             and self.texts[: len(other.texts)] == other.texts
         )
 
-    def as_json(self, before: "Turn | None") -> Json:
+    def as_json(self, before: "SessionTurn | None") -> Json:
         """Return the turn as plain values. `before` is the turn that it continues, if known."""
         summary = self._kept.summary(self.id)
         _, text, calls = self.reply

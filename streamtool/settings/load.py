@@ -15,6 +15,7 @@ from attrs import fields
 from streamtool.core.errors import SettingsError
 from streamtool.settings.calibrations import CHOSEN, Calibration
 from streamtool.settings.data import Settings
+from streamtool.settings.lines import contains, line_of, line_of_syntax_error
 from streamtool.settings.readers import FromEnv, join, key_of, nearest, table
 
 PREFIX = "STREAMTOOL_"
@@ -52,13 +53,36 @@ def load(
     environment = {} if environ is None else environ
     try:
         file = _parsed(text or "")
-        flags = _without_unset(overrides or {})
-        referred = {*_references(file), *_references(flags)}
-        tree = _merge(_merge(file, _environment_tree(environment, referred)), flags)
-        measured = () if any(name in tree for name in CHOSEN) else tuple(calibrations)
-        return table(Settings, _resolve(tree, "", environment), "", calibrations=measured)
+    except SettingsError as error:
+        error.line = line_of_syntax_error(text or "", error.message)
+        raise
     except RecursionError:
         raise _too_deep() from None
+    flags: Mapping[str, Any] = {}
+    variables: Mapping[str, Any] = {}
+    try:
+        flags = _without_unset(overrides or {})
+        referred = {*_references(file), *_references(flags)}
+        variables = _environment_tree(environment, referred)
+        tree = _merge(_merge(file, variables), flags)
+        measured = () if any(name in tree for name in CHOSEN) else tuple(calibrations)
+        return table(Settings, _resolve(tree, "", environment), "", calibrations=measured)
+    except SettingsError as error:
+        error.line = _line_in_file(error.param, text or "", flags, variables)
+        raise
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _line_in_file(path: str | None, text: str, *others: Mapping[str, Any]) -> int | None:
+    """Return the line of the file that set the value at this path, unless a flag or a variable did."""
+    if path is None or any(contains(tree, path) for tree in others):
+        return None
+    rules = sum(len(tree.get("model", ())) for tree in others if path.startswith("model["))
+    if rules:  # rules of flags precede those of the file
+        first, _, rest = path.removeprefix("model[").partition("]")
+        path = f"model[{int(first) - rules}]{rest}"
+    return line_of(text, path)
 
 
 def _parsed(text: str) -> dict[str, Any]:

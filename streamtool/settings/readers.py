@@ -35,11 +35,29 @@ _ORIGIN = re.compile(r"[a-z*][a-z0-9+.*-]*://[^\s/@]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _OWN_ENDINGS = (*(ending for row in ROWS for ending in row.path_suffixes), "/models")
 """Endings of URLs of requests, which the base URL of an upstream does not have."""
+_STRING = {"type": "string", "minLength": 1}
 _BARE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """Matches a host without a scheme."""
 
 T = TypeVar("T", bound=AttrsInstance)
 SettingReader = Callable[[Any, str], Any]
+R = TypeVar("R", bound=SettingReader)
+
+
+def shape(**schema: Any) -> Callable[[R], R]:
+    """Return a decorator that records the JSON Schema of the values that a reader accepts; see `schema`."""
+
+    def mark(read: R) -> R:
+        vars(read)["schema"] = schema
+        return read
+
+    return mark
+
+
+def shape_of(read: SettingReader) -> Mapping[str, Any]:
+    """Return the recorded JSON Schema. In it, `table` stands for the schema of a settings class."""
+    found: Mapping[str, Any] = vars(read)["schema"]
+    return found
 
 
 class FromEnv(str):
@@ -75,6 +93,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return lowered[close[0]] if close else ""
 
 
+@shape(type="string", minLength=1)
 def text(value: Any, path: str) -> str:
     """Read a non-empty string."""
     if not isinstance(value, str) or not value:
@@ -84,6 +103,7 @@ def text(value: Any, path: str) -> str:
     return str(value)
 
 
+@shape(type="string", minLength=1)
 def secret(value: Any, path: str) -> str:
     """Read a non-empty string that is never shown, and that a header can contain."""
     if not isinstance(value, str) or not value:
@@ -93,6 +113,7 @@ def secret(value: Any, path: str) -> str:
     return str(value)
 
 
+@shape(type="boolean")
 def flag(value: Any, path: str) -> bool:
     """Read a boolean."""
     if isinstance(value, FromEnv) and value.lower() in ("1", "true", "yes", "on", "0", "false", "no", "off"):
@@ -105,6 +126,7 @@ def flag(value: Any, path: str) -> bool:
 def flag_or(word: str) -> SettingReader:
     """Return a reader for a boolean or this word."""
 
+    @shape(anyOf=[{"type": "boolean"}, {"const": word}])
     def read(value: Any, path: str) -> bool | str:
         if isinstance(value, str) and value == word:
             return word
@@ -119,6 +141,7 @@ def flag_or(word: str) -> SettingReader:
 def integer(minimum: int) -> SettingReader:
     """Return a reader for an integer of at least `minimum`."""
 
+    @shape(type="integer", minimum=minimum)
     def read(value: Any, path: str) -> int:
         found = value
         if isinstance(value, FromEnv):
@@ -133,6 +156,7 @@ def integer(minimum: int) -> SettingReader:
     return read
 
 
+@shape(type="number", exclusiveMinimum=0)
 def seconds(value: Any, path: str) -> float:
     """Read a positive number of seconds."""
     found = value
@@ -150,6 +174,7 @@ def one_of(*words: str) -> SettingReader:
     """Return a reader for one of `words`."""
     listed = ", ".join(words)
 
+    @shape(enum=list(words))
     def read(value: Any, path: str) -> str:
         if isinstance(value, str) and value in words:
             return str(value)
@@ -161,17 +186,21 @@ def one_of(*words: str) -> SettingReader:
 def protocol(*words: str) -> SettingReader:
     """Return a reader for one of `words`, where a protocol may also be named by its vendor or its API."""
     read = one_of(*words)
-    return lambda value, path: read(PROTOCOL_ALIASES.get(value, value) if isinstance(value, str) else value, path)
+    named = [other for other, name in PROTOCOL_ALIASES.items() if name in words]
+    return shape(enum=[*words, *named])(
+        lambda value, path: read(PROTOCOL_ALIASES.get(value, value) if isinstance(value, str) else value, path)
+    )
 
 
 def optional(read: SettingReader) -> SettingReader:
     """Return a reader that also accepts None."""
-    return lambda value, path: None if value is None else read(value, path)
+    return shape(**shape_of(read))(lambda value, path: None if value is None else read(value, path))
 
 
 def list_of(read: SettingReader) -> SettingReader:
     """Return a reader for a list; in the environment, the items are separated by commas."""
 
+    @shape(type="array", items=shape_of(read))
     def read_list(value: Any, path: str) -> tuple[Any, ...]:
         if isinstance(value, FromEnv):
             value = [FromEnv(item.strip()) for item in value.split(",") if item.strip()]
@@ -182,6 +211,7 @@ def list_of(read: SettingReader) -> SettingReader:
     return read_list
 
 
+@shape(anyOf=[{"type": "object", "additionalProperties": _STRING}, {"type": "array", "items": _STRING}])
 def client_keys(value: Any, path: str) -> Mapping[str, str]:
     """Read a mapping of names to keys; keys given as a list are named by position (`key 1`)."""
     if isinstance(value, Mapping):
@@ -223,7 +253,7 @@ def table(cls: type[T], value: Any, path: str, **given: Any) -> T:
     for key, attribute in known.items():
         if attribute.default is NOTHING and key not in value:
             raise SettingsError(f"{join(path, key)}: this setting is required", param=join(path, key), code="missing")
-    read = {known[k].name: _reader(known[k])(v, join(path, str(k))) for k, v in value.items()}
+    read = {known[k].name: reader_for(known[k])(v, join(path, str(k))) for k, v in value.items()}
     return cls(**read, **given)
 
 
@@ -234,7 +264,7 @@ def join(path: str, key: str) -> str:
 
 def table_of(cls: type[AttrsInstance]) -> SettingReader:
     """Return a reader for a table with the settings of class `cls`."""
-    return lambda value, path: table(cls, value, path)
+    return shape(table=cls)(lambda value, path: table(cls, value, path))
 
 
 def tables_by_name(cls: type[AttrsInstance], *, with_name: bool) -> SettingReader:
@@ -242,6 +272,7 @@ def tables_by_name(cls: type[AttrsInstance], *, with_name: bool) -> SettingReade
     receives its name.
     """
 
+    @shape(type="object", additionalProperties={"table": cls})
     def read(value: Any, path: str) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
             raise wrong_type(path, "a table of tables", value)
@@ -256,6 +287,7 @@ def tables_by_name(cls: type[AttrsInstance], *, with_name: bool) -> SettingReade
 def tables_of(cls: type[AttrsInstance]) -> SettingReader:
     """Return a reader for a list of tables, each with the settings of class `cls`."""
 
+    @shape(type="array", items={"table": cls})
     def read(value: Any, path: str) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
             raise wrong_type(path, f"a list of tables ([[{path}]])", value)
@@ -264,6 +296,12 @@ def tables_of(cls: type[AttrsInstance]) -> SettingReader:
     return read
 
 
+@shape(
+    anyOf=[
+        {"type": "object", "minProperties": 1, "additionalProperties": _STRING},
+        {"type": "array", "minItems": 1, "items": _STRING},
+    ]
+)
 def paths(value: Any, path: str) -> Mapping[str, str]:
     """Read a mapping of paths to protocols, or a list of paths whose endings identify the protocol."""
     endings = {without_version(path): name for path, name in PATHS.items()}
@@ -292,6 +330,7 @@ def paths(value: Any, path: str) -> Mapping[str, str]:
     return found
 
 
+@shape(type="string", minLength=1)
 def listen(value: Any, path: str) -> str:
     """Read a host and a port."""
     found = text(value, path)
@@ -301,6 +340,7 @@ def listen(value: Any, path: str) -> str:
     return found
 
 
+@shape(type="string", minLength=1)
 def host(value: Any, path: str) -> str:
     """Read a host name or a pattern of names; the result is in lower case."""
     found = text(value, path).lower()
@@ -309,6 +349,7 @@ def host(value: Any, path: str) -> str:
     return found
 
 
+@shape(type="string", minLength=1)
 def origin(value: Any, path: str) -> str:
     """Read an origin of web pages (scheme, host, port) or a pattern for origins; the result is in lower case."""
     found = text(value, path).lower()
@@ -317,6 +358,7 @@ def origin(value: Any, path: str) -> str:
     return found
 
 
+@shape(type="string", minLength=1)
 def url(value: Any, path: str) -> str:
     """Read the base URL of an upstream, or `sample`."""
     if isinstance(value, str) and (_CONTROL.search(value) or " " in value):
@@ -346,6 +388,7 @@ def url(value: Any, path: str) -> str:
     return found
 
 
+@shape(type="string", minLength=1)
 def redis(value: Any, path: str) -> str:
     """Read the URL of a Redis server. It may contain a password, so it is never shown."""
     found = secret(value, path)
@@ -354,6 +397,7 @@ def redis(value: Any, path: str) -> str:
     return found
 
 
+@shape(type="string", minLength=1)
 def frame(value: Any, path: str) -> str:
     """Read the name of a result frame, or a template."""
     found = text(value, path)
@@ -365,6 +409,7 @@ def frame(value: Any, path: str) -> str:
     return found
 
 
+@shape(type="string", minLength=1)
 def format_name(value: Any, path: str) -> str:
     """Read the name of a format, one of its other names, or the name of a model, which stands for the format that
     `auto` teaches it.
@@ -384,11 +429,13 @@ def format_name(value: Any, path: str) -> str:
     return known
 
 
+@shape(type="string", minLength=1)
 def taught_format(value: Any, path: str) -> str:
     """Read the name of a format, `auto`, or `response_template`."""
     return text(value, path) if value in ("auto", RESPONSE_TEMPLATE) else format_name(value, path)
 
 
+@shape(anyOf=[_STRING, {"type": "object"}])
 def response_template(value: Any, path: str) -> "str | response_templates.Described":
     """Read a response template: a path, `auto`, `none`, or the template itself."""
     if isinstance(value, response_templates.Described):
@@ -425,13 +472,14 @@ def setting(default: Any, read: SettingReader | None = None, *, key: str | None 
     """
     return field(
         default=default,
-        converter=Converter(lambda value, own: _reader(own)(value, key_of(own)), takes_field=True),
+        converter=Converter(lambda value, own: reader_for(own)(value, key_of(own)), takes_field=True),
         metadata={"read": read, "key": key},
         repr=shown,
     )
 
 
-def _reader(attribute: "Attribute[Any]") -> SettingReader:
+def reader_for(attribute: "Attribute[Any]") -> SettingReader:
+    """Return the reader of a field."""
     kind: Any = attribute.type
     found: SettingReader = attribute.metadata["read"] or reader_of(kind)
     return found
