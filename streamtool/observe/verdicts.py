@@ -90,7 +90,7 @@ def _ended(outcome: str, also: Callable[[Facts], object] = lambda _: True) -> Ca
 
 _CALLED: Final = "{calls}{how}."
 _EVAL: Final = (
-    "Teach another format (`serve --format`; `streamtool eval` measures them), or add this one (docs/add-a-format.md)."
+    "Teach another format (`serve --format`; `streamtool eval` measures them), or add this one (docs/no-call.md)."
 )
 
 ERRORS: Final = (
@@ -203,6 +203,7 @@ ERRORS: Final = (
         "The server failed ({status}){why}.",
         "Check that it runs at the upstream's `url`, and read its log.",
     ),
+    Row("process died", _code("server_stopped"), "The process that created this response has died.", "Send the request again."),
     Row("stopping", _code("shutting_down"), "This server is stopping (503).", "Send the request again."),
     Row(
         "overloaded",

@@ -65,6 +65,7 @@ CASES = {
     "server silent": (failed(errors.UpstreamTimeout("the upstream sent nothing for 5 seconds")), "did not answer in time: the upstream sent nothing for 5 seconds."),
     "server rejected request": (upstream(status=422), "rejected the request with 422"),
     "server failed": (upstream(), "The server failed (502): no."),
+    "process died": (upstream("server_stopped"), "has died"),
     "stopping": (failed(errors.UnavailableError("x", code="shutting_down")), "This server is stopping"),
     "overloaded": (failed(errors.UnavailableError("x", code="overloaded")), "too many open requests"),
     "store failed": (failed(errors.StoreError("x")), "The store of earlier replies cannot be read"),
