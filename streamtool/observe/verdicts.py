@@ -198,12 +198,17 @@ ERRORS: Final = (
         "Compare the request in the inspector with the server's log; `streamtool probe` shows what it supports.",
     ),
     Row(
+        "process died",
+        _code("server_stopped"),
+        "The process that created this response has died.",
+        "Send the request again.",
+    ),
+    Row(
         "server failed",
         _is(UpstreamError),
         "The server failed ({status}){why}.",
         "Check that it runs at the upstream's `url`, and read its log.",
     ),
-    Row("process died", _code("server_stopped"), "The process that created this response has died.", "Send the request again."),
     Row("stopping", _code("shutting_down"), "This server is stopping (503).", "Send the request again."),
     Row(
         "overloaded",

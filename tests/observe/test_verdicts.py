@@ -180,7 +180,7 @@ def test_every_class_of_errors_has_a_verdict_of_its_own():
 
 
 UPSTREAM_CODES = {
-    "context_length_exceeded", "prompt_truncated", "truncated_call", "invalid_arguments", "unknown_tool", "reply_too_large",
+    "context_length_exceeded", "prompt_truncated", "server_stopped", "truncated_call", "invalid_arguments", "unknown_tool", "reply_too_large",
     "event_too_long", "upstream_unreadable", "continuation_differs", "malformed_call", "upstream_closed", "no_descriptors",
 }  # fmt: skip
 """Codes of the upstream's errors that have separate verdicts."""
