@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -296,7 +297,11 @@ async def running(peer: str, urls: list[str]) -> AsyncIterator[str]:
     with TemporaryDirectory() as folder:
         quiet = subprocess.DEVNULL
         process = subprocess.Popen(  # noqa: ASYNC220  it does not block
-            command(peer, port, urls, Path(folder)), stdout=quiet, stderr=quiet, cwd=folder
+            command(peer, port, urls, Path(folder)),
+            stdout=quiet,
+            stderr=quiet,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(HERE.parent)},  # this tree, even if another one is installed
         )
         try:
             async with asyncio.timeout(STARTED):

@@ -53,6 +53,8 @@ _TEMPORARY: Final = (408, 429)
 """Statuses below 500 of a server that may accept the same request later."""
 _BYTES_PER_DELTA: Final = 8
 """If deltas are larger on average, they contain several tokens."""
+_ROOM: Final = 64
+"""Number of tokens that the window must have room for if a reply that has reached a limit is to be continued."""
 _TAIL: Final = 512
 """Number of characters at the end of the text in which the seam is searched."""
 _UNIT: Final = re.compile(
@@ -125,13 +127,16 @@ class Resumptions:
         self.call = None
 
     def is_cut_short(self, plan: Plan, told: Usage | None, first: ChoiceFilter) -> bool:
-        """Return whether a reply that has reached a limit has fewer tokens than the client allows. `told` is the usage
-        that the upstream has reported for this attempt; without it, the text must have fewer bytes than the limit
-        allows tokens.
+        """Return whether a reply that has reached a limit has fewer tokens than the client allows, and the window has
+        room for more. `told` is the usage that the upstream has reported for this attempt; without it, the text must
+        have fewer bytes than the limit allows tokens. If the client sets no limit, only the number of attempts does.
         """
-        if self.limit is None or self.count >= plan.model.resume or not first.unfinished:
+        if self.count >= plan.model.resume or not first.unfinished:
             return False
-        return max(first.deltas, self._used(told, first.unfinished_size)) < self.limit
+        window = plan.model.context
+        if told is not None and window is not None and told.input + told.output + _ROOM > window:
+            return False
+        return self.limit is None or max(first.deltas, self._used(told, first.unfinished_size)) < self.limit
 
     def request(
         self,

@@ -380,11 +380,37 @@ def most(kind: str, body: Any) -> int:
 @each("kind", KINDS)
 @alternating
 async def test_the_clients_limit_is_not_exceeded(kind):
-    for fields in ({"max_tokens": 7}, {"max_tokens": 5}, {}):  # the upstream reports 7 tokens
+    for fields in ({"max_tokens": 7}, {"max_tokens": 5}):  # the upstream reports 7 tokens
         upstream = Continuing(kind, WHOLE, Fault(AT, "length"))
         got, record = await talk(upstream, fields=fields)
         assert (got.reason, len(upstream.requests)) == ("length", 1)
         assert not record.resumed
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_without_a_limit_of_the_client_the_servers_own_limit_is_exceeded_as_often_as_the_setting_allows(kind):
+    for at in PLACES.values():
+        got, record = await talk(Continuing(kind, WHOLE, Fault(at, "length")))
+        assert seen(got) == await undisturbed("chat")
+        assert [one.character for one in record.resumed] == [at]
+    for most in (0, 2, 5):
+        upstream = Continuing(kind, WHOLE, *(Fault(AT + 9 * n, "length") for n in range(9)))
+        got, record = await talk(upstream, resume=most, limits={"attempts": 6})
+        assert (got.reason, len(upstream.requests), len(record.resumed)) == ("length", 1 + most, most)
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_a_reply_that_fills_the_window_is_not_continued(kind):
+    for room, requests in ((16, 2), (4000, 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("streamtool.exchange.resumption._ROOM", room)
+            upstream = Continuing(kind, WHOLE, Fault(AT, "length"))
+            got, _ = await talk(upstream, models=[{"match": "m", "context": 4000}], fields={"max_tokens": 900})
+        assert (got.reason, len(upstream.requests)) == ("calls" if requests == 2 else "length", requests)
 
 
 @both
@@ -404,7 +430,7 @@ async def test_a_limit_within_the_word_at_the_seam_ends_the_reply(kind):
 
 @both
 async def test_a_limit_that_cannot_be_exceeded_ends_the_reply_as_before():
-    expected, before = await talk(Continuing("vLLM", WHOLE, Fault(AT, "length")))
+    expected, before = await talk(Continuing("vLLM", WHOLE, Fault(AT, "length")), fields={"max_tokens": 7})
     for given in ({"statuses": [400]}, {"instead": ["No.", "No."]}):
         upstream = Continuing("vLLM", WHOLE, Fault(AT, "length"), **given)
         got, record = await talk(upstream, fields={"max_tokens": 900})
