@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from support.continuing import COMPLETING, KINDS, TOKEN, Continuing, Fault, engine_of, settings_for
-from support.dialects import ALL_CLIENTS, Ask, Got, events, path, read, sse, write
-from support.protocol_validators import VALIDATORS
+from support.continuing import COMPLETING, KINDS, TOKEN, Continuing, Fault, engine_of, seen, settings_for, talked
+from support.dialects import ALL_CLIENTS, Ask, Got, events, path, sse, write
 from support.sweeps import alternating, each
-from support.validators import assert_valid
 
 from statemachine import Call
 from statemachine import write as write_calls
@@ -57,36 +55,9 @@ KNOWN: dict[Any, tuple[Any, ...]] = {}
 HOWS = ("reset", "fin", "error")
 
 
-async def talk(
-    upstream: Continuing,
-    client: str = "chat",
-    *,
-    ask: Ask = ASK,
-    stream: bool = True,
-    fields: Any = (),
-    headers: Any = (),
-    **settings: Any,
-) -> tuple[Got, Record]:
+async def talk(upstream: Continuing, client: str = "chat", *, ask: Ask = ASK, **given: Any) -> tuple[Got, Record]:
     """Return the client's view of the reply, which is valid, and the record."""
-    records: list[Record] = []
-    app = ToolMiddleware(upstream.app, settings=settings_for(upstream.kind, **settings), on_exchange=records.append)
-    found = engine_of(upstream.kind)
-    if found is not None:
-        app.templates.engines.note("u", found)
-    request = write(client, evolve(ask, stream=stream)) | dict(fields)
-    body = json.dumps(request).encode()
-    async with stream_asgi(app, path(client, stream=stream), body=body, headers=headers) as reply:
-        data = await reply.body()
-        answered = dict(reply.headers)
-    checks = VALIDATORS[client][0 if stream else 1]
-    if stream or reply.status == 200:
-        assert_valid(checks(data, request, headers=answered))
-    (record,) = records
-    return read(client, data, stream=stream), record
-
-
-def seen(got: Got) -> tuple[Any, ...]:
-    return got.parts, got.reason, got.error, len(got.ids)
+    return (await talked(upstream, client, ask, **given)).pair
 
 
 async def undisturbed(client: str, whole: str = WHOLE, kind: str = "completions", **given: Any) -> tuple[Any, ...]:
