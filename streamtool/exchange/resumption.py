@@ -8,10 +8,12 @@ dropped (`ContinuationReader`). The same parser then reads the text that follows
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final
 
 from attrs import define, evolve, frozen
 
+from statemachine.formats import find_format
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import (
@@ -40,6 +42,7 @@ from streamtool.forcing import (
     schema_grammar,
     without_schema,
 )
+from streamtool.models.families import special_tokens
 from streamtool.prompting.window import BYTES_PER_TOKEN, CountTokens
 from streamtool.protocols.completions.templates import TEMPLATES
 from streamtool.protocols.interfaces import UpstreamReader
@@ -214,8 +217,16 @@ def _count_tokens(plan: Plan, first: ChoiceFilter, tokenizer: CountTokens | None
         # The tokenizers of most models have a token for `</`, which is not withheld unless a stop sequence begins so.
         closers = 0 if any(stop.startswith("</") for stop in stops) else text.count("</")
         withheld = {char: text.count(char) for char in {stop[0] for stop in stops}}
-        return deltas + sum(withheld.values()) - (closers if "<" in withheld else 0)
+        special = sum(text.count(token) for token in _special_tokens(plan.model.format) if token[0] in withheld)
+        return deltas + sum(withheld.values()) - (closers if "<" in withheld else 0) - special
     return max(deltas, -(-size // BYTES_PER_TOKEN))
+
+
+@lru_cache(maxsize=128)
+def _special_tokens(format: str) -> tuple[str, ...]:
+    """Return the special tokens of a format, none of which a server withholds: no special token begins another one."""
+    tokens = (token.replace("{|}", "｜") for token in special_tokens(find_format(format)))
+    return tuple(token for token in tokens if not token.startswith("</") and "{" not in token)
 
 
 def grammar_after(plan: Plan, asked: Conversation, resumption: Resumption) -> str:

@@ -336,6 +336,19 @@ async def test_closing_tags_do_not_end_a_reply_early():
         assert (got.parts, got.reason, len(upstream.requests)) == (expected.parts, expected.reason, 2)
 
 
+@both
+async def test_special_tokens_do_not_end_a_reply_early():
+    """A server does not withhold them: no special token begins another one."""
+    reply = "".join(f'<|python_start|>[write_file(path="{name}")]<|python_end|>' for name in "abcd")
+    size = len(TOKEN.findall(reply))
+    expected, _ = await talk(Limited(COMPLETING, reply), fields={"max_tokens": size}, format="pythonic")
+    assert len(expected.parts) == 4
+    for count in (9, size // 2, size - 2):
+        upstream = Limited(COMPLETING, reply, Fault(len("".join(TOKEN.findall(reply)[:count])), "reset"))
+        got, _ = await talk(upstream, fields={"max_tokens": size}, format="pythonic")
+        assert (got.parts, got.reason, len(upstream.requests)) == (expected.parts, expected.reason, 2)
+
+
 TAGS = "one</b> two</b> three</b> four</b> five</b> six</b> seven</b> eight</b> nine</b>"
 
 
