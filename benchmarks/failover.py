@@ -30,6 +30,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
+from peers import body_of
 
 HERE = Path(__file__).parent
 ENVIRONMENT = HERE / ".failover"
@@ -218,10 +219,7 @@ def bare(urls: list[str]) -> Any:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message["body"], message["more_body"]
+        body = await body_of(receive)
         for url in urls:
             begun = False
             try:
