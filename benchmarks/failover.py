@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -29,6 +30,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
+from peers import body_of
 
 HERE = Path(__file__).parent
 ENVIRONMENT = HERE / ".failover"
@@ -217,10 +219,7 @@ def bare(urls: list[str]) -> Any:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message["body"], message["more_body"]
+        body = await body_of(receive)
         for url in urls:
             begun = False
             try:
@@ -296,7 +295,11 @@ async def running(peer: str, urls: list[str]) -> AsyncIterator[str]:
     with TemporaryDirectory() as folder:
         quiet = subprocess.DEVNULL
         process = subprocess.Popen(  # noqa: ASYNC220  it does not block
-            command(peer, port, urls, Path(folder)), stdout=quiet, stderr=quiet, cwd=folder
+            command(peer, port, urls, Path(folder)),
+            stdout=quiet,
+            stderr=quiet,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(HERE.parent)},  # this tree, even if another one is installed
         )
         try:
             async with asyncio.timeout(STARTED):

@@ -41,16 +41,22 @@ def pump(url: str) -> Any:
     return Copy
 
 
+async def body_of(receive: Any) -> bytes:
+    """Return the body of a request."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message["body"], message["more_body"]
+    return body
+
+
 def copying(stream: Any) -> Any:
     """Return an app that copies the output of `stream(path, body)`."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message["body"], message["more_body"]
+        body = await body_of(receive)
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for piece in stream(scope["path"], body):

@@ -57,7 +57,7 @@ from streamtool.server.services import open_services, warm_up
 from streamtool.server.token_counting import count_tokens
 from streamtool.settings import Settings, with_options
 from streamtool.store.replies import ClientStoreView, Store, open_store
-from streamtool.store.storing import memory_of, use_async
+from streamtool.store.storing import UNSTORED, memory_of, use_async
 from streamtool.upstream.chat_templates import ChatTemplates
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class ToolMiddleware:
         if protocol in COUNTS:
             await self._count(wire, scope, body, receive, send)
             return
-        memory = memory_of(self.store, scope, entry.client)
+        memory = ClientStoreView(self.store, entry.client, scope.get(UNSTORED))
         if protocol == COMPACT:
             answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
             await send_json(send, answer.body, status=answer.status)

@@ -71,7 +71,7 @@ from streamtool.exchange.truncation import prompt_cut
 from streamtool.exchange.upstream_response import UpstreamResponse, lower_names, too_large
 from streamtool.filters import ChoiceFilter, ContinuedCall
 from streamtool.forcing import Rules, rules_for
-from streamtool.policy import TOOL_SEARCH, Effect, Finding
+from streamtool.policy import EMPTY, TOOL_SEARCH, Effect, Finding
 from streamtool.prompting import Selection, ToolSearch, selects_tools
 from streamtool.prompting.one_object import is_one_object
 from streamtool.prompting.selection import MAX_SEARCHES
@@ -409,9 +409,11 @@ class Exchange:
         return self._process(self._upstream.fail(error))
 
     @property
-    def resumes(self) -> bool:
-        """Whether the next attempt, or this one until it does so, continues the reply of an earlier one."""
-        return self._resuming.pending is not None
+    def avoids_upstream(self) -> bool:
+        """Whether another upstream should serve the next attempt, because this one has not finished its reply, or has
+        written nothing.
+        """
+        return self._resuming.pending is not None or (self._rejected is not None and self._rejected.failure is EMPTY)
 
     @property
     def written(self) -> int:

@@ -8,10 +8,12 @@ dropped (`ContinuationReader`). The same parser then reads the text that follows
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final
 
 from attrs import define, evolve, frozen
 
+from statemachine.formats import find_format
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import (
@@ -40,6 +42,7 @@ from streamtool.forcing import (
     schema_grammar,
     without_schema,
 )
+from streamtool.models.families import special_tokens
 from streamtool.prompting.window import BYTES_PER_TOKEN, CountTokens
 from streamtool.protocols.completions.templates import TEMPLATES
 from streamtool.protocols.interfaces import UpstreamReader
@@ -53,6 +56,8 @@ _TEMPORARY: Final = (408, 429)
 """Statuses below 500 of a server that may accept the same request later."""
 _BYTES_PER_DELTA: Final = 8
 """If deltas are larger on average, they contain several tokens."""
+_ROOM: Final = 64
+"""Number of tokens that the window must have room for if a reply that has reached a limit is to be continued."""
 _TAIL: Final = 512
 """Number of characters at the end of the text in which the seam is searched."""
 _UNIT: Final = re.compile(
@@ -125,13 +130,16 @@ class Resumptions:
         self.call = None
 
     def is_cut_short(self, plan: Plan, told: Usage | None, first: ChoiceFilter) -> bool:
-        """Return whether a reply that has reached a limit has fewer tokens than the client allows. `told` is the usage
-        that the upstream has reported for this attempt; without it, the text must have fewer bytes than the limit
-        allows tokens.
+        """Return whether a reply that has reached a limit has fewer tokens than the client allows, and the window has
+        room for more. `told` is the usage that the upstream has reported for this attempt; without it, the text must
+        have fewer bytes than the limit allows tokens. If the client sets no limit, only the number of attempts does.
         """
-        if self.limit is None or self.count >= plan.model.resume or not first.unfinished:
+        if self.count >= plan.model.resume or not first.unfinished:
             return False
-        return max(first.deltas, self._used(told, first.unfinished_size)) < self.limit
+        window = plan.model.context
+        if told is not None and window is not None and told.input + told.output + _ROOM > window:
+            return False
+        return self.limit is None or max(first.deltas, self._used(told, first.unfinished_size)) < self.limit
 
     def request(
         self,
@@ -209,8 +217,16 @@ def _count_tokens(plan: Plan, first: ChoiceFilter, tokenizer: CountTokens | None
         # The tokenizers of most models have a token for `</`, which is not withheld unless a stop sequence begins so.
         closers = 0 if any(stop.startswith("</") for stop in stops) else text.count("</")
         withheld = {char: text.count(char) for char in {stop[0] for stop in stops}}
-        return deltas + sum(withheld.values()) - (closers if "<" in withheld else 0)
+        special = sum(text.count(token) for token in _special_tokens(plan.model.format) if token[0] in withheld)
+        return deltas + sum(withheld.values()) - (closers if "<" in withheld else 0) - special
     return max(deltas, -(-size // BYTES_PER_TOKEN))
+
+
+@lru_cache(maxsize=128)
+def _special_tokens(format: str) -> tuple[str, ...]:
+    """Return the special tokens of a format, none of which a server withholds: no special token begins another one."""
+    tokens = (token.replace("{|}", "｜") for token in special_tokens(find_format(format)))
+    return tuple(token for token in tokens if not token.startswith("</") and "{" not in token)
 
 
 def grammar_after(plan: Plan, asked: Conversation, resumption: Resumption) -> str:

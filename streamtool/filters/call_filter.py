@@ -267,6 +267,7 @@ class CallFilter:
             if state.ended or state.reject(found):
                 return
             state.tolerate(found)
+        state.disallowed += 1
         self._tally.discard(arguments, "tool search")
 
     def handle_unreadable(self, text: str, reason: Literal["unknown", "rejected"], out: list[ReplyEvent]) -> None:

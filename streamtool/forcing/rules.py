@@ -117,7 +117,7 @@ class Rules:
     repetition: int = 0
     """Number of bytes in a call's arguments that may be repetitions of one passage; 0: no limit."""
     answer_due: bool = False
-    """Whether an empty reply is rejected because a tool result calls for a reply."""
+    """Whether an empty reply is rejected."""
     search: str = ""
     """Name of the tool that searches for tools, whose calls the client does not receive; empty without selection."""
     refusals: RefusalRules = RefusalRules()
@@ -186,7 +186,8 @@ def rules_for(
         repeated=settings.repeated_calls,
         repetition=settings.limits.repetition,
         search=search_name(conversation) if selects and not choice.names else "",
-        answer_due=free and turn is Turn.NEXT_DECISION,
+        # A continued answer may already be complete, and the agent itself rejects replies that are not one object.
+        answer_due=free and (turn is Turn.NEXT_DECISION or not (turn is Turn.FINAL or one_object)),
         refusals=RefusalRules(
             watch=may_deny and settings.refusals == "retry",
             announcements=free and settings.refusals == "retry",

@@ -45,7 +45,7 @@ CAUSES: Final[Mapping[str, FailureWords]] = {
         "called a tool although none is allowed", 'Leave the tools out of requests with `tool_choice: "none"`.'
     ),
     "incomplete": FailureWords("wrote a call that was cut off", "Raise `max_tokens` in the request."),
-    "empty": FailureWords("wrote nothing after the result", "Check that the result is not empty, and retry."),
+    "empty": FailureWords("wrote nothing", "Check that the last message is not empty, and retry."),
     "answer": FailureWords(
         "wrote an answer in another form than the required one",
         'Simplify the schema of the answer, or let it pass: `answers = "pass"`.',

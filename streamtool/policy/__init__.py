@@ -5,9 +5,10 @@ examine.
 from streamtool.policy.capabilities import RefusedPart, denies_tools, proves_tools_denied, refused_part, says_refused
 from streamtool.policy.evidence import EndOfReply, ProposedCall, RejectedRequest, WholeReply
 from streamtool.policy.failure import Effect, Failure, Finding, Outcome
-from streamtool.policy.failures import FAILURES, TOOL_SEARCH, find, register
+from streamtool.policy.failures import EMPTY, FAILURES, TOOL_SEARCH, find, register
 
 __all__ = [
+    "EMPTY",
     "FAILURES",
     "TOOL_SEARCH",
     "Effect",

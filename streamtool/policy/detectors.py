@@ -129,8 +129,8 @@ def incomplete_call(end: EndOfReply) -> str | None:
 
 
 def empty_reply(end: EndOfReply) -> str | None:
-    """Detect an empty reply after a tool result."""
-    return _detail_if(end.rules.answer_due and not end.refused)
+    """Detect an empty reply."""
+    return _detail_if(end.rules.answer_due and not (end.refused or end.stopped or end.answer.strip()))
 
 
 def answer_form_violated(end: EndOfReply) -> str | None:

@@ -239,6 +239,19 @@ _CALLS: Final = (
     ),
 )
 
+EMPTY: Final = Failure(
+    "empty",
+    on=EndOfReply,
+    detect=detectors.empty_reply,
+    when="the tool choice is free, and the reply is empty",
+    outcome=Outcome.RETRIED,
+    corrections=(
+        "Your reply was empty. Answer the user, or write a call.",
+        "You did not reply. Answer the user, or call another tool.",
+        "Write a reply: the answer, or a call.",
+    ),
+    demands_call=False,
+)
 CALL_MISSING: Final = Failure(
     "required call missing",
     on=EndOfReply,
@@ -292,19 +305,6 @@ _ENDS: Final = (
         in_record=False,
     ),
     Failure(
-        "empty",
-        on=EndOfReply,
-        detect=detectors.empty_reply,
-        when="an empty reply after a tool result",
-        outcome=Outcome.RETRIED,
-        corrections=(
-            "Your reply was empty. Answer the user by the result above, or write the next call.",
-            "You did not reply. Answer the user, or call another tool.",
-            "Write a reply: the answer, or the next call.",
-        ),
-        demands_call=False,
-    ),
-    Failure(
         "answer",
         on=EndOfReply,
         detect=detectors.answer_form_violated,
@@ -331,6 +331,7 @@ _ENDS: Final = (
         ),
         demands_call=False,
     ),
+    EMPTY,
     Failure(
         "announced but not called",
         on=EndOfReply,

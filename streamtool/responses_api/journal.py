@@ -314,7 +314,7 @@ def inputs_to_repeat(
         return inputs
     if exchange.written == before and not shown:
         return inputs[:last]
-    exchange.fail(UpstreamError(_DIED, code="server_stopped"))
+    exchange.fail(UpstreamError(_DIED))
     if exchange.done and not visible:
         return []
     return [*inputs, *exchange.take()]

@@ -186,7 +186,7 @@ class ServedExchange:
                     self._stop(MOMENT)
                 elif exchange.done or exchange.retry:
                     if self._interruptions is not None:
-                        self._interruptions.now, self._interruptions.died = exchange.resumes, exchange.died
+                        self._interruptions.now, self._interruptions.died = exchange.avoids_upstream, exchange.died
                     self._check_protocol()
                     self._stop(0 if exchange.cut or exchange.retry else GRACE)
             case "http.response.start":

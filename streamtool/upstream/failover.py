@@ -1,9 +1,9 @@
 """Upstreams with fallbacks: the order in which they are tried, and the failures that cause the next one to be tried.
 
 A failure is a problem that another upstream might not have: no connection, silence, a response that ends before its
-first byte, or a status that means that the server cannot respond now. The same request is then sent to the next
-upstream. Once a byte of the response's body has arrived, this is no longer possible, because the client may already
-have received it.
+first byte, a status that means that the server cannot respond now, or a web page in place of a reply. The same request
+is then sent to the next upstream. Once a byte of the response's body has arrived, this is no longer possible, because
+the client may already have received it.
 """
 
 import logging
@@ -15,12 +15,17 @@ from attrs import define, field, frozen
 
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import ASGIApp, ASGIMessage, Receive, Scope, Send
+from streamtool.core import sse
 from streamtool.core.errors import UpstreamError
 from streamtool.settings import LimitSettings, UpstreamSettings
 from streamtool.upstream.circuit import Circuit, CircuitListener
 
 _FAILURES: Final = frozenset((429, 500, 502, 503, 504, 529))
 """Statuses that cause the next upstream to be tried."""
+_ERROR: Final = 300
+"""The lowest status of a response that is not a reply."""
+_BLANK: Final = sse.BOM + b" \t\r\n"
+"""Bytes that may precede a web page."""
 
 INTERRUPTIONS: Final = "streamtool.interruptions"
 """Scope key for the upstreams that have interrupted the reply (`Interruptions`)."""
@@ -35,7 +40,7 @@ class Interruptions:
     counts: dict[str, int] = field(factory=dict)
     """Name of an upstream → number of attempts that it has not finished."""
     now: bool = False
-    """Whether the current attempt is not finished, although the upstream may have reported no failure."""
+    """Whether another upstream should serve the next attempt, although this one may have reported no failure."""
     died: bool = False
     """Whether the upstream of the current attempt has failed."""
 
@@ -73,7 +78,7 @@ class Failover:
             async def replay(pieces: list[bytes] = pieces) -> ASGIMessage:
                 return {"type": "http.request", "body": pieces.pop()} if pieces else await receive()
 
-            attempt = _Attempt(send, one, known, last=place == len(order) - 1)
+            attempt = _Attempt(send, one, known, last=place == len(order) - 1, pages=scope["method"] != "POST")
             try:
                 await one.app(scope, replay, attempt.send)
             except UpstreamError as error:
@@ -136,8 +141,12 @@ class _Attempt:
     An attempt that the caller abandons before any response has no result.
     """
 
-    def __init__(self, send: Send, upstream: Alternative, interruptions: Interruptions, *, last: bool) -> None:
+    def __init__(
+        self, send: Send, upstream: Alternative, interruptions: Interruptions, *, last: bool, pages: bool
+    ) -> None:
         self._send = send
+        self._pages = pages
+        """Whether the response may be a web page."""
         self._interruptions = interruptions
         self._upstream = upstream
         upstream.circuit.record_attempt()
@@ -150,21 +159,32 @@ class _Attempt:
         """Whether the client has received any of the response."""
 
     async def send(self, message: ASGIMessage) -> None:
-        """Pass a message on. Raises UpstreamError if the status is a failure, unless this is the last upstream."""
+        """Pass a message on. Raises UpstreamError if the status or the first byte is a failure, unless this is the last
+        upstream.
+        """
         if self.begun:
             await self._send(message)
         elif message["type"] == "http.response.start":
             if message["status"] in _FAILURES:
-                error = UpstreamError(f"it responded with status {message['status']}")
-                if not self.last:
-                    raise error
-                self.fail(error)  # now, since the caller may cancel the request as soon as it has the response
+                self._fail_early(f"it responded with status {message['status']}")
             self._head = message
         elif message.get("body") or not message.get("more_body"):
+            page_possible = not self._pages and self._head is not None and self._head["status"] < _ERROR
+            if page_possible and message.get("body", b"").lstrip(_BLANK)[:1] == b"<":
+                self._fail_early("it responded with a web page")
             self.begun = True
             if self._head is not None:
                 await self._send(self._head)
             await self._send(message)
+
+    def _fail_early(self, why: str) -> None:
+        """Record a failure before any of the response has been sent. Raises UpstreamError, unless this is the last
+        upstream.
+        """
+        error = UpstreamError(why)
+        if not self.last:
+            raise error
+        self.fail(error)  # now, since the caller may cancel the request as soon as it has the response
 
     def fail(self, error: UpstreamError) -> None:
         """Record a failure."""

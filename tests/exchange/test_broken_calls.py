@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
-from support.continuing import COMPLETING, KINDS, Continuing, Fault, engine_of, settings_for
-from support.dialects import ALL_CLIENTS, Ask, Got, path, read, write
-from support.protocol_validators import VALIDATORS
+from support.continuing import COMPLETING, KINDS, Continuing, Fault, seen, talked
+from support.dialects import ALL_CLIENTS, Ask, Got
 from support.sweeps import alternating, each
-from support.validators import assert_valid
 
 from streamtool.exchange import Record
 from streamtool.exchange.resumption import split_at_seam
 from streamtool.forcing.continuation import rest_grammar
-from streamtool.middleware import ToolMiddleware
-from streamtool.testing import Script, stream_asgi
+from streamtool.testing import Script
 
 both = pytest.mark.anyio
 
@@ -113,33 +110,9 @@ class Breaking(Continuing):
         super().__init__(kind, one.whole, *breaks, **given)
 
 
-async def talk(
-    upstream: Continuing,
-    client: str = "chat",
-    *,
-    ask: Ask = ASK,
-    stream: bool = True,
-    fields: Any = (),
-    **settings: Any,
-) -> tuple[Got, Record]:
+async def talk(upstream: Continuing, client: str = "chat", *, ask: Ask = ASK, **given: Any) -> tuple[Got, Record]:
     """Return the client's view of the reply, which is valid, and the record."""
-    records: list[Record] = []
-    app = ToolMiddleware(upstream.app, settings=settings_for(upstream.kind, **settings), on_exchange=records.append)
-    found = engine_of(upstream.kind)
-    if found is not None:
-        app.templates.engines.note("u", found)
-    request = write(client, evolve(ask, stream=stream)) | dict(fields)
-    async with stream_asgi(app, path(client, stream=stream), body=json.dumps(request).encode()) as reply:
-        data = await reply.body()
-        answered = dict(reply.headers)
-        if stream or reply.status == 200:
-            assert_valid(VALIDATORS[client][0 if stream else 1](data, request, headers=answered))
-    (record,) = records
-    return read(client, data, stream=stream), record
-
-
-def seen(got: Got) -> tuple[Any, ...]:
-    return got.parts, got.reason, got.error, len(got.ids)
+    return (await talked(upstream, client, ask, **given)).pair
 
 
 KNOWN: dict[Any, tuple[Any, ...]] = {}

@@ -12,15 +12,11 @@ import httpx
 import httpx2
 import openai
 import pytest
-from support.continuing import COMPLETING, KINDS, Continuing, Fault, engine_of, settings_for
-from support.dialects import ALL_CLIENTS, Ask, Got, path, read, write
-from support.protocol_validators import VALIDATORS
+from support.continuing import COMPLETING, KINDS, Continuing, Fault, seen, talked
+from support.dialects import ALL_CLIENTS, Ask, Got, write
 from support.sweeps import alternating, each
-from support.validators import assert_valid
 
 from streamtool.exchange import Record
-from streamtool.middleware import ToolMiddleware
-from streamtool.testing import stream_asgi
 
 both = pytest.mark.anyio
 
@@ -111,32 +107,15 @@ def cases(count: int, seed: int) -> Iterator[tuple[str, str, str, Fault, int]]:
 
 async def talk(upstream: Continuing, client: str, *, limit: int | None) -> tuple[Got | None, Record, bytes]:
     """Return the client's view of the valid reply (None if it is an error response), the record, and the reply."""
-    records: list[Record] = []
-    app = ToolMiddleware(upstream.app, settings=settings_for(upstream.kind), on_exchange=records.append)
-    found = engine_of(upstream.kind)
-    if found is not None:
-        app.templates.engines.note("u", found)
-    request = write(client, ASK)
-    if limit is not None:
-        request |= {"generationConfig": {"maxOutputTokens": limit}} if client == "gemini" else {}
-        name = {"responses": "max_output_tokens", "ollama": "options"}.get(client, "max_tokens")
-        request |= {} if client == "gemini" else {name: {"num_predict": limit} if client == "ollama" else limit}
-    async with stream_asgi(app, path(client, stream=True), body=json.dumps(request).encode()) as reply:
-        data = await reply.body()
-        answered = dict(reply.headers)
-    (record,) = records
-    if reply.status != 200:
-        return None, record, b""
-    assert_valid(VALIDATORS[client][0](data, request, headers=answered))
-    return read(client, data, stream=True), record, data
+    names = {"responses": "max_output_tokens", "ollama": "options", "gemini": "generationConfig"}
+    values = {"ollama": {"num_predict": limit}, "gemini": {"maxOutputTokens": limit}}
+    fields = {} if limit is None else {names.get(client, "max_tokens"): values.get(client, limit)}
+    found = await talked(upstream, client, ASK, fields=fields)
+    return (found.got, found.record, found.data) if found.status == 200 else (None, found.record, b"")
 
 
 KNOWN: dict[str, tuple[Any, ...]] = {}
 """The replies of undisturbed upstreams, by client."""
-
-
-def seen(got: Got) -> tuple[Any, ...]:
-    return got.parts, got.reason, got.error, len(got.ids)
 
 
 async def check(how: str, client: str, kind: str, fault: Fault, size: int) -> bytes:

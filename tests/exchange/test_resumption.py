@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from support.continuing import COMPLETING, KINDS, TOKEN, Continuing, Fault, engine_of, settings_for
-from support.dialects import ALL_CLIENTS, Ask, Got, events, path, read, sse, write
-from support.protocol_validators import VALIDATORS
+from support.continuing import COMPLETING, KINDS, TOKEN, Continuing, Fault, engine_of, seen, settings_for, talked
+from support.dialects import ALL_CLIENTS, Ask, Got, events, path, sse, write
 from support.sweeps import alternating, each
-from support.validators import assert_valid
 
 from statemachine import Call
 from statemachine import write as write_calls
@@ -57,36 +55,9 @@ KNOWN: dict[Any, tuple[Any, ...]] = {}
 HOWS = ("reset", "fin", "error")
 
 
-async def talk(
-    upstream: Continuing,
-    client: str = "chat",
-    *,
-    ask: Ask = ASK,
-    stream: bool = True,
-    fields: Any = (),
-    headers: Any = (),
-    **settings: Any,
-) -> tuple[Got, Record]:
+async def talk(upstream: Continuing, client: str = "chat", *, ask: Ask = ASK, **given: Any) -> tuple[Got, Record]:
     """Return the client's view of the reply, which is valid, and the record."""
-    records: list[Record] = []
-    app = ToolMiddleware(upstream.app, settings=settings_for(upstream.kind, **settings), on_exchange=records.append)
-    found = engine_of(upstream.kind)
-    if found is not None:
-        app.templates.engines.note("u", found)
-    request = write(client, evolve(ask, stream=stream)) | dict(fields)
-    body = json.dumps(request).encode()
-    async with stream_asgi(app, path(client, stream=stream), body=body, headers=headers) as reply:
-        data = await reply.body()
-        answered = dict(reply.headers)
-    checks = VALIDATORS[client][0 if stream else 1]
-    if stream or reply.status == 200:
-        assert_valid(checks(data, request, headers=answered))
-    (record,) = records
-    return read(client, data, stream=stream), record
-
-
-def seen(got: Got) -> tuple[Any, ...]:
-    return got.parts, got.reason, got.error, len(got.ids)
+    return (await talked(upstream, client, ask, **given)).pair
 
 
 async def undisturbed(client: str, whole: str = WHOLE, kind: str = "completions", **given: Any) -> tuple[Any, ...]:
@@ -365,6 +336,19 @@ async def test_closing_tags_do_not_end_a_reply_early():
         assert (got.parts, got.reason, len(upstream.requests)) == (expected.parts, expected.reason, 2)
 
 
+@both
+async def test_special_tokens_do_not_end_a_reply_early():
+    """A server does not withhold them: no special token begins another one."""
+    reply = "".join(f'<|python_start|>[write_file(path="{name}")]<|python_end|>' for name in "abcd")
+    size = len(TOKEN.findall(reply))
+    expected, _ = await talk(Limited(COMPLETING, reply), fields={"max_tokens": size}, format="pythonic")
+    assert len(expected.parts) == 4
+    for count in (9, size // 2, size - 2):
+        upstream = Limited(COMPLETING, reply, Fault(len("".join(TOKEN.findall(reply)[:count])), "reset"))
+        got, _ = await talk(upstream, fields={"max_tokens": size}, format="pythonic")
+        assert (got.parts, got.reason, len(upstream.requests)) == (expected.parts, expected.reason, 2)
+
+
 TAGS = "one</b> two</b> three</b> four</b> five</b> six</b> seven</b> eight</b> nine</b>"
 
 
@@ -380,11 +364,37 @@ def most(kind: str, body: Any) -> int:
 @each("kind", KINDS)
 @alternating
 async def test_the_clients_limit_is_not_exceeded(kind):
-    for fields in ({"max_tokens": 7}, {"max_tokens": 5}, {}):  # the upstream reports 7 tokens
+    for fields in ({"max_tokens": 7}, {"max_tokens": 5}):  # the upstream reports 7 tokens
         upstream = Continuing(kind, WHOLE, Fault(AT, "length"))
         got, record = await talk(upstream, fields=fields)
         assert (got.reason, len(upstream.requests)) == ("length", 1)
         assert not record.resumed
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_without_a_limit_of_the_client_the_servers_own_limit_is_exceeded_as_often_as_the_setting_allows(kind):
+    for at in PLACES.values():
+        got, record = await talk(Continuing(kind, WHOLE, Fault(at, "length")))
+        assert seen(got) == await undisturbed("chat")
+        assert [one.character for one in record.resumed] == [at]
+    for most in (0, 2, 5):
+        upstream = Continuing(kind, WHOLE, *(Fault(AT + 9 * n, "length") for n in range(9)))
+        got, record = await talk(upstream, resume=most, limits={"attempts": 6})
+        assert (got.reason, len(upstream.requests), len(record.resumed)) == ("length", 1 + most, most)
+
+
+@both
+@each("kind", KINDS)
+@alternating
+async def test_a_reply_that_fills_the_window_is_not_continued(kind):
+    for room, requests in ((16, 2), (4000, 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("streamtool.exchange.resumption._ROOM", room)
+            upstream = Continuing(kind, WHOLE, Fault(AT, "length"))
+            got, _ = await talk(upstream, models=[{"match": "m", "context": 4000}], fields={"max_tokens": 900})
+        assert (got.reason, len(upstream.requests)) == ("calls" if requests == 2 else "length", requests)
 
 
 @both
@@ -404,7 +414,7 @@ async def test_a_limit_within_the_word_at_the_seam_ends_the_reply(kind):
 
 @both
 async def test_a_limit_that_cannot_be_exceeded_ends_the_reply_as_before():
-    expected, before = await talk(Continuing("vLLM", WHOLE, Fault(AT, "length")))
+    expected, before = await talk(Continuing("vLLM", WHOLE, Fault(AT, "length")), fields={"max_tokens": 7})
     for given in ({"statuses": [400]}, {"instead": ["No.", "No."]}):
         upstream = Continuing("vLLM", WHOLE, Fault(AT, "length"), **given)
         got, record = await talk(upstream, fields={"max_tokens": 900})

@@ -271,8 +271,8 @@ async def test_a_reasoning_only_reply_separated_by_the_upstream_is_retried_as_we
 
 
 @both
-@pytest.mark.parametrize("reply", [text(UNCLOSED, finish="length"), ANSWER, f"<think>Hm.</think>{ANSWER}", ""])
-async def test_truncated_answered_or_empty_replies_are_not_retried(reply: str | Script):
+@pytest.mark.parametrize("reply", [text(UNCLOSED, finish="length"), ANSWER, f"<think>Hm.</think>{ANSWER}"])
+async def test_truncated_or_answered_replies_are_not_retried(reply: str | Script):
     talk, _ = await talked(reply, CALL, settings=Settings())
     assert talk.causes == ()
 

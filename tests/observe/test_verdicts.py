@@ -92,7 +92,7 @@ CASES = {
     "unknown tool to the end": (evolve(BASE, unmet="unknown tool"), "called a tool that is not offered; the client received it as text"),
     "unreadable to the end": (evolve(BASE, unmet="malformed"), "wrote a call that cannot be read"),
     "schema violated to the end": (evolve(CALLED, unmet="schema"), "the call was delivered as it is"),
-    "no answer to the end": (evolve(BASE, unmet="empty"), "wrote nothing after the result"),
+    "no answer to the end": (evolve(BASE, unmet="empty"), "wrote nothing"),
     "unmet": (evolve(BASE, unmet="open code block"), "The model failed (open code block); the reply was delivered."),
     "call cut off": (evolve(BASE, calls=1, incomplete=True, reason=Reason.LENGTH, usage=Usage(9, 512)), "Cut by the server's limit of 512 tokens inside a call"),
     "call filtered": (evolve(BASE, calls=1, incomplete=True, reason=Reason.FILTER), "content filter ended the reply inside a call"),
@@ -119,7 +119,7 @@ CASES = {
     "discarded": (evolve(BASE, discarded=(("unknown", 77), ("reasoning", 9))), "No call. 77 characters dropped: unknown tool."),
     "text cut off": (evolve(BASE, reason=Reason.LENGTH, options=(("max_tokens", 64),)), "The text was cut by the request's limit of 64 tokens before one began. Raise `max_tokens`"),
     "resumed text": (evolve(BASE, resumed=(evolve(CUT, cause="upstream died", place="text"),)), "No call. The server broke off inside text at character 300; resumed."),
-    "retried, then answered": (evolve(BASE, attempts=("empty",)), "No call. The model wrote nothing after the result; asked again once, it answered in text."),
+    "retried, then answered": (evolve(BASE, attempts=("empty",)), "No call. The model wrote nothing; asked again once, it answered in text."),
     "answered with results": (evolve(BASE, history=True), "No call: the model answered from its results."),
     "answered": (BASE, "No call: the model answered in text, and nothing in it looks like a call. If a call was expected"),
 }  # fmt: skip

@@ -39,9 +39,12 @@ async def test_a_model_without_a_suitable_tool_may_say_so(client: str):
 
 @both
 @clients
-async def test_an_empty_reply_to_a_question_is_accepted(client: str):
+async def test_an_empty_reply_is_rejected_unless_it_ends_an_answer_that_the_client_has_begun(client: str):
+    talk = ModelClient("", "", CALL)
+    assert (await talk.ask(client, ASK)).parts == CALLED
+    assert talk.causes == ("empty", "empty")
     talk = ModelClient("")
-    assert (await talk.ask(client, ASK)).parts == ()  # no result is waiting for an answer
+    assert (await talk.ask(client, evolve(ASK, turns=(*ASK.turns, ("assistant", "It is"))))).parts == ()
     assert talk.causes == ()
 
 

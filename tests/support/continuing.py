@@ -9,13 +9,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
-from support.dialects import SAYS
+from attrs import evolve, frozen
+from support.dialects import SAYS, Ask, Got, path, read, write
+from support.protocol_validators import VALIDATORS
+from support.validators import assert_valid
 
 from streamtool.core.errors import UpstreamError, UpstreamTimeout
+from streamtool.exchange import Record
+from streamtool.middleware import ToolMiddleware
 from streamtool.models.engines import ENGINES, FoundEngine
 from streamtool.settings import Settings
-from streamtool.testing import Die, Hang, Recorded, Script, ScriptedUpstream, status
+from streamtool.testing import Die, Hang, Recorded, Script, ScriptedUpstream, status, stream_asgi
 
 TOKEN = re.compile(r"</?[^\s<>]+>| ?\w{1,4}|[^\w\s]{1,3}|\s+")
 """The server's tokens."""
@@ -134,6 +138,52 @@ def settings_for(kind: str, **given: Any) -> Settings:
     """Return the settings with one upstream of this kind, at a URL that is never used."""
     upstream = {"url": "http://127.0.0.1:9/v1", "protocol": protocol_of(kind), **given.pop("table", {})}
     return Settings(upstreams={"u": upstream}, **given)
+
+
+@frozen
+class Talked:
+    """A reply, which is valid, and its record."""
+
+    got: Got
+    record: Record
+    status: int
+    data: bytes
+
+    @property
+    def pair(self) -> tuple[Got, Record]:
+        return self.got, self.record
+
+
+async def talked(
+    upstream: Continuing,
+    client: str,
+    ask: Ask,
+    *,
+    stream: bool = True,
+    fields: Mapping[str, Any] | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    **settings: Any,
+) -> Talked:
+    """Send one request to this upstream, with these additional fields, headers and settings."""
+    records: list[Record] = []
+    app = ToolMiddleware(upstream.app, settings=settings_for(upstream.kind, **settings), on_exchange=records.append)
+    found = engine_of(upstream.kind)
+    if found is not None:
+        app.templates.engines.note("u", found)
+    request = {**write(client, evolve(ask, stream=stream)), **(fields or {})}
+    body = json.dumps(request).encode()
+    async with stream_asgi(app, path(client, stream=stream), body=body, headers=headers) as reply:
+        data = await reply.body()
+        answered = dict(reply.headers)
+    if stream or reply.status == 200:
+        assert_valid(VALIDATORS[client][0 if stream else 1](data, request, headers=answered))
+    (record,) = records
+    return Talked(read(client, data, stream=stream), record, reply.status, data)
+
+
+def seen(got: Got) -> tuple[Any, ...]:
+    """Return the part of a reply that does not differ between equal replies."""
+    return got.parts, got.reason, got.error, len(got.ids)
 
 
 def dumps(value: Any) -> str:

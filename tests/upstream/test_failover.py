@@ -1,5 +1,6 @@
 """Fallback upstreams: another one is asked before the first byte, never after it."""
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,7 +13,8 @@ import httpx2
 import openai
 import pytest
 import trio
-from support.dialects import chat
+from attrs import evolve
+from support.dialects import chat, said
 from support.failing_upstreams import TOOL, failing, good, settings, to_openai
 from support.network import JSON, Network, request
 from support.servers import RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server
@@ -20,7 +22,7 @@ from support.servers import RawUpstream, Served, http_stream, hypercorn_server, 
 from streamtool.core.errors import SettingsError
 from streamtool.proxy import Proxy
 from streamtool.settings import CircuitSettings, load
-from streamtool.testing import stream_asgi
+from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 from streamtool.upstream.circuit import Circuit
 
 SERVERS = {"uvicorn": uvicorn_server, "hypercorn": hypercorn_server}
@@ -344,6 +346,29 @@ async def test_a_failing_status_is_hidden_by_the_fallback(status: int):
     first, second = failing(status), good()
     code, body = await asked(between(first, second))
     assert (code, b"good" in body, first.asked, second.asked) == (200, True, 1, 1)
+
+
+@both
+async def test_a_web_page_in_place_of_a_reply_is_hidden_by_the_fallback():
+    page = Script((b"\n<html><title>Sign in</title></html>",), content_type="text/html")
+    for script in (page, evolve(page, content_type="text/event-stream")):
+        first, second = ScriptedUpstream(script), good()
+        proxy = between(first, second)
+        code, body = await asked(proxy)
+        assert (code, b"good" in body, len(first.requests), second.asked) == (200, True, 1, 1)
+        code, body = await asked(between(ScriptedUpstream(script), ScriptedUpstream(script)))
+        assert (code, b"Sign in" in body) == (502, True)
+
+
+@both
+async def test_an_empty_reply_is_hidden_by_the_fallback():
+    first, second = ScriptedUpstream(said("chat", "")), ScriptedUpstream(said("chat", "good"))
+    proxy = between(first, second)
+    tools = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}]
+    body = json.dumps({**json.loads(request()), "tools": tools}).encode()
+    async with stream_asgi(proxy, PATH, body=body, headers=(JSON,)) as reply:
+        assert (await reply.head(), b"good" in await reply.body()) == (200, True)
+    assert (len(first.requests), len(second.requests)) == (1, 1)
 
 
 @virtual
