@@ -100,7 +100,7 @@ def main() -> int:
     if not given.redraw:
         figures = given.plots and given.plots / "figures.json"
         before = json.loads(figures.read_text(encoding="utf-8")) if figures and figures.exists() else {}
-        found = measured(before, given.allowed, quick=given.quick)
+        found = measured(before, given.only, quick=given.quick)
         if figures:
             figures.parent.mkdir(parents=True, exist_ok=True)
             figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

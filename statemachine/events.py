@@ -61,7 +61,7 @@ class CallEnd:
 @define(weakref_slot=False)
 class Discarded:
     """Text that is neither shown nor part of a call. `reason` is `malformed`, `rejected`, `cut_off`, `unknown`,
-    `limit`, `invented` or `noise`.
+    `limit`, `invented`, `invented_turn` or `noise`.
     """
 
     text: str

@@ -11,6 +11,7 @@ other websockets, lifespan, requests with neither tools nor tool history) reach 
 
 import logging
 import time
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -37,12 +38,14 @@ from streamtool.asgi.types import (
 from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.exchange import Exchange, Services, UpstreamRequest, decoded_size
 from streamtool.observe.observers import Observers, OnExchange
+from streamtool.protocols import responses
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import PROTOCOLS, as_counting_protocol, client_protocol
 from streamtool.protocols.table import COMPACT, COUNTS, PATHS, at_path, find_ending, without_version
 from streamtool.responses_api.background import Background
 from streamtool.responses_api.compaction import compact
 from streamtool.responses_api.conversations import StoredConversations
+from streamtool.responses_api.journal import Continued, JournaledRequest, claim, give_up, repeat
 from streamtool.responses_api.stored import StoredResponses
 from streamtool.responses_api.websocket import Sockets
 from streamtool.schemas.validator import require_library
@@ -54,7 +57,7 @@ from streamtool.server.services import open_services, warm_up
 from streamtool.server.token_counting import count_tokens
 from streamtool.settings import Settings, with_options
 from streamtool.store.replies import ClientStoreView, Store, open_store
-from streamtool.store.storing import memory_of
+from streamtool.store.storing import memory_of, use_async
 from streamtool.upstream.chat_templates import ChatTemplates
 
 if TYPE_CHECKING:
@@ -107,6 +110,8 @@ class ToolMiddleware:
         self.templates: ChatTemplates = ChatTemplates(self.settings) if templates is None else templates
         self.services: Services = open_services(self.settings, self.templates, self.store)
         self.background: Background = Background()
+        self.hosted: bool = False
+        """Whether the app executes the tools of background responses, so that no other process may continue one."""
         self.stored: StoredResponses = StoredResponses(self.settings)
         self.conversations: StoredConversations = StoredConversations(self.settings)
         self.budgets: Budgets = Budgets(self.settings, self.store)
@@ -156,7 +161,8 @@ class ToolMiddleware:
                 if body is not None:
                     await self.conversations.serve(self.store, scope, body, send)
             elif not bounded:
-                await self.stored.serve(self.store, self.background, scope, receive, send)
+                take_over = partial(self._take_over, scope, receive, send)
+                await self.stored.serve(self.store, self.background, scope, receive, send, take_over=take_over)
             else:
                 await self._serve(protocol, wire, scope, receive, send)
 
@@ -205,24 +211,40 @@ class ToolMiddleware:
             self.observers.rejected(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)
             return
-        watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
         if exchange.passthrough and PREPARES not in scope:
+            watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
             with watch.passing(), entry.cancelling():
                 await self._pass(exchange, scope, body, receive, send)
-        else:
-            del body, begin  # a stream may stay open for long
-            try:
-                if exchange.conversation.background:
-                    await self._make(exchange, memory, scope, receive, send, large=large)
-                else:
-                    run = ServedExchange(self, exchange, scope, receive, send, large=large)
-                    with entry.ending_with(run.end):
-                        await run.run()
-                await watch.examine()
-            finally:
-                usage = watch.end(None if exchange.done else entry.error)
-                exchange.release()
-                await self.budgets.spend(scope["headers"], usage, entry.client)
+            return
+        del body, begin  # a stream may stay open for long
+        await self._run(exchange, memory, scope, receive, send, large=large)
+
+    async def _run(
+        self,
+        exchange: Exchange,
+        memory: ClientStoreView,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        large: bool,
+        continued: Continued | None = None,
+    ) -> None:
+        """Run an exchange, which may continue a background response of another process."""
+        entry: Entry = scope[ENTRY]
+        watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
+        try:
+            if exchange.conversation.background:
+                await self._make(exchange, memory, scope, receive, send, large=large, continued=continued)
+            else:
+                run = ServedExchange(self, exchange, scope, receive, send, large=large)
+                with entry.ending_with(run.end):
+                    await run.run()
+            await watch.examine()
+        finally:
+            usage = watch.end(None if exchange.done else entry.error)
+            exchange.release()
+            await self.budgets.spend(scope["headers"], usage, entry.client)
 
     def _begin(
         self, wire: ClientProtocol, body: bytes, scope: Scope, memory: ClientStoreView, *, ready: bool
@@ -230,6 +252,7 @@ class ToolMiddleware:
         """Begin an exchange. If `ready` is true (in a worker thread), create its first request as well. Raises
         StreamtoolError.
         """
+        services = self.services.for_client(memory)
         exchange = Exchange(
             self.settings,
             wire,
@@ -238,15 +261,26 @@ class ToolMiddleware:
             new_id=new_id,
             now=int(time.time()),
             clock=clock,
-            services=self.services.for_client(memory),
+            services=services,
             identity=memory.client,
         )
+        if exchange.conversation.background and self.store.blocks and not self.hosted:
+            asked = JournaledRequest.of(scope, body, new_id(""))
+            exchange = asked.exchange(self.settings, wire, scope, clock=clock, services=services, client=memory.client)
         if ready:
             exchange.make_ready()
         return exchange
 
     async def _make(
-        self, exchange: Exchange, memory: ClientStoreView, scope: Scope, receive: Receive, send: Send, *, large: bool
+        self,
+        exchange: Exchange,
+        memory: ClientStoreView,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        large: bool,
+        continued: Continued | None,
     ) -> None:
         """Create a response in the background. Raises RequestError if the response could not be retrieved later."""
         entry: Entry = scope[ENTRY]
@@ -255,10 +289,38 @@ class ToolMiddleware:
                 "This server does not store responses (store.size): omit `background`.", param="background"
             )
         entry.keeps_slot = True
-        with self.background.making(exchange, memory, self.settings.store.lease) as made:
+        lease = self.settings.store.lease
+        with self.background.making(exchange, memory, lease, hosted=self.hosted, continued=continued) as made:
             run = ServedExchange(self, exchange, scope, never_disconnects, made.put, large=large)
+            answer = [] if continued else [partial(made.answer, receive, send, self.settings.keepalive)]
             with entry.ending_with(run.end):
-                await made.make(run.run, run.end, receive, send, self.settings.keepalive)
+                await made.make(run.run, run.end, *answer)
+
+    async def _take_over(
+        self, asking: Scope, receive: Receive, send: Send, memory: ClientStoreView, id: str
+    ) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """Claim a background response whose process has stopped, for a client that is `asking` for it. Return a
+        function that continues it, or None if this process cannot. Raises StoreError.
+        """
+        found = await use_async(self.store, partial(claim, memory, id, self.settings.store))
+        if found is None:
+            return None
+        scope = found.asked.scope(asking)
+        wire = client_protocol(responses.NAME, target(scope))
+        services = self.services.for_client(memory)
+        new = partial(
+            found.asked.exchange, self.settings, wire, scope, clock=clock, services=services, client=memory.client
+        )
+        try:
+            model = (await off_loop(new)).plan.model
+            await self.templates.learn(model, scope["headers"], memory.client)
+            exchange, continued = await off_loop(partial(repeat, new, found, memory, id))
+        except (StreamtoolError, ValueError) as error:
+            _log.warning("a background response cannot be continued: %s", error)
+            give_up(memory, id, found)
+            return None
+        _log.info("a background response of a process that has stopped is continued")
+        return partial(self._run, exchange, memory, scope, receive, send, large=True, continued=continued)
 
     def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope:
         """Return the scope to call the app with."""

@@ -23,13 +23,14 @@ from attrs import fields
 from support.sweeps import each
 
 from conformance.cases import Case
-from statemachine import FORMATS, OPT_IN
+from statemachine import FORMATS, OPT_IN, parse
 from statemachine.machine import states
 from streamtool import sample
 from streamtool.cli import formats, main
 from streamtool.cli.app import app
 from streamtool.core.turns import Turn
 from streamtool.models.families import special_tokens
+from streamtool.observe import verdict_facts, verdicts
 from streamtool.protocols.completions.templates import TEMPLATES
 from streamtool.protocols.options import CONTAINERS, OPTIONS
 from streamtool.protocols.registry import CLIENTS, UPSTREAMS
@@ -52,6 +53,7 @@ from tools import (
     engines_page,
     failures_page,
     formats_page,
+    pages,
     parsers_page,
     pictures,
     promises_page,
@@ -65,7 +67,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 FOLDERS = (ROOT / "benchmarks", ROOT / "conformance")
 PAGES = sorted(
-    [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", *(folder / "README.md" for folder in FOLDERS)]
+    [
+        *DOCS.rglob("*.md"),
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "AGENTS.md", "llms.txt")),
+        *(folder / "README.md" for folder in FOLDERS),
+    ]
 )
 FENCE = re.compile(
     r"^(?P<before><!-- not run[^\n]*-->\n)?(?P<ticks>`{3,4})(?P<kind>\w+)\n(?P<code>.*?)^(?P=ticks)$",
@@ -158,6 +164,8 @@ GENERATED = {
     "docs/reference/promises.md": promises_page.page,
     "docs/recipes.md": recipes_page.page,
     "docs/results.md": results.page,
+    "llms.txt": pages.llms_text,
+    "AGENTS.md": pages.agents_page,
     **protocols_page.PAGES,
     **{f"docs/pictures/{name}.svg": make for name, make in pictures.PICTURES.items()},
 }
@@ -343,10 +351,12 @@ def test_every_command_and_option_is_documented(command):
             assert option in page, option
 
 
-def test_every_page_is_in_the_table_of_contents():
-    index = read("docs/index.md")
-    for page in DOCS.rglob("*.md"):
-        assert page.name == "index.md" or f"({page.relative_to(DOCS).as_posix()})" in index
+def test_every_page_is_in_the_list_of_pages_once():
+    found = sorted(page.source for section in pages.listed().values() for page in section)
+    outside = {"README.md", "CHANGELOG.md", "conformance/README.md"}
+    assert found == sorted(
+        outside | {page.relative_to(ROOT).as_posix() for page in DOCS.rglob("*.md")} - {"docs/index.md"}
+    )
 
 
 def test_links_resolve():
@@ -405,6 +415,34 @@ def test_each_turn_is_on_the_page():
         read("docs/when-the-model-does-not-call.md").partition("## State of a conversation")[2].partition("\n## ")[0]
     )
     assert re.findall(r"^- \*\*([^*]+)\*\*:", section, re.MULTILINE) == [turn.value for turn in Turn]
+
+
+def test_the_page_about_missing_calls_quotes_verdicts():
+    words = {
+        "attempts": r"Even in attempt \d, the model",
+        "unmet": "|".join(cause.phrase for cause in verdict_facts.CAUSES.values()),
+    }
+    patterns = [
+        re.sub(r"\\{(\w+)\\}", lambda part: f"(?:{words.get(part[1], '.*')})", re.escape(row.text))
+        for row in verdicts.ROWS
+    ]
+    sentences = [row[0] for row in rows("docs/no-call.md", "Each exchange")]
+    assert len(sentences) > 10
+    for sentence in sentences:
+        assert any(re.fullmatch(pattern, sentence) for pattern in patterns), sentence
+
+
+def test_the_format_in_settings_reads_the_reply_on_its_page():
+    page = DOCS / "no-call.md"
+    (settings,), (reply,) = blocks(page, "toml"), blocks(page, "text")
+    described = load(settings).response_template
+    assert parse(reply, ["get_weather"], formats=[described.format])[1] == []
+    text, (call,) = parse(reply, ["get_weather"], formats=[described.format], names="edit")
+    assert (text, call.name, call.arguments) == (
+        "Sure! I will use the weather tool now.",
+        "get_weather",
+        '{"city": "Paris"}',
+    )
 
 
 # --- code ------------------------------------------------------------------------------------------------------------
@@ -501,7 +539,7 @@ def test_no_page_promises_future_work():
 
 
 def test_pages_keep_to_the_width():
-    for page in PAGES:
+    for page in (page for page in PAGES if page.suffix == ".md"):
         text = FENCE.sub("", page.read_text(encoding="utf-8"))
         for line in text.splitlines():
             assert len(line) <= 120 or line.startswith(("|", "<!--")), textwrap.shorten(f"{page.name}: {line}", 200)

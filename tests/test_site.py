@@ -1,8 +1,6 @@
 """The documentation site builds without a warning, and every link and page is checked in a browser."""
 
 import http.server
-import json
-import os
 import re
 import subprocess
 import sys
@@ -10,10 +8,10 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from html.parser import HTMLParser
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import quote_plus, unquote, urldefrag, urljoin
 
 import pytest
 from support.browsers import CHROMIUM, launched, new_page
@@ -21,7 +19,7 @@ from support.servers import ROOT
 
 from streamtool.cli.recipe import block, recipes
 
-pytest.importorskip("material")
+pytest.importorskip("zensical")
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -50,11 +48,10 @@ class Links(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
-        check=False, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout + done.stderr) == (0, ""), "the build has warnings"
-    return folder
+        [sys.executable, "-m", "tools.docs_site", str(folder)], check=False, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +68,17 @@ def served(site: Path) -> Iterator[str]:
 def browser() -> Iterator[Any]:
     with launched() as found:
         yield found
+
+
+def found(page: Any, words: str) -> list[str]:
+    """Return the links that the search finds, best first."""
+    box = page.locator("input[role=combobox]")  # inside a shadow root, like the results
+    box.wait_for(state="attached")
+    page.locator(".md-search__button").first.click()
+    box.fill(words)
+    links = page.locator(f"a[href*='?h={quote_plus(words)}']")  # not those of an earlier search
+    links.first.wait_for()
+    return links.evaluate_all("(all) => all.map((one) => one.getAttribute('href'))")
 
 
 def test_every_link_resolves(site):
@@ -91,55 +99,52 @@ def test_every_link_resolves(site):
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.long)], ids=["some", "all"])
 def test_pages_render_in_a_browser_without_other_hosts(site, served, browser, step):
-    page = new_page(browser)
     errors: list[str] = []
     asked: set[str] = set()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-    page.on("request", lambda request: asked.add(request.url))
-    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
-    empty = {**index, "docs": []}  # each page would spend more time on the index than on itself
-    page.route("**/search_index.json", lambda route: route.fulfill(json=empty))
+    schemes = {scheme: new_page(browser) for scheme in ("light", "dark")}
+    for scheme, page in schemes.items():
+        page.emulate_media(color_scheme=scheme)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda request: asked.add(request.url))
     pages = sorted(path for path in site.rglob("*.html") if path.name != "404.html")
-    for path in (site / "index.html", *pages[::step]):
+    looks = list(product(schemes, (390, 1440)))
+    shown = [(site / "index.html", look) for look in looks]
+    shown += product(pages, looks) if step == 1 else zip(pages[::step], cycle(looks), strict=False)
+    for path, (scheme, width) in shown:
+        page = schemes[scheme]
+        page.set_viewport_size({"width": width, "height": 900})
         page.goto(f"{served}/{path.relative_to(site).as_posix()}")
-        title, broken = page.evaluate(
+        title, broken, overflow, ground = page.evaluate(
             "() => [document.querySelector('h1').textContent,"
-            " [...document.images].filter((one) => !one.naturalWidth).map((one) => one.src)]"
+            " [...document.images].filter((one) => !one.naturalWidth).map((one) => one.src),"
+            " document.documentElement.scrollWidth - document.documentElement.clientWidth,"
+            " document.body.getAttribute('data-md-color-scheme')]"
         )
         assert title, path.name
         assert broken == [], path.name
+        assert overflow <= 0, (path.name, width)
+        assert ground == {"light": "default", "dark": "slate"}[scheme], path.name
     assert errors == []
     assert {url for url in asked if url.startswith("http") and not url.startswith(served)} == set()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_the_formats_can_be_filtered_and_the_site_searched(site, served, browser):
+def test_the_formats_can_be_filtered_and_the_site_searched(served, browser):
     page = new_page(browser)
-    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
-    found = {doc["location"].partition("#")[0] for doc in index["docs"] if "prefix cache" in doc["text"]}
-    some = [doc for doc in index["docs"] if doc["location"].partition("#")[0] in found]  # all of them take seconds
-    page.route("**/search_index.json", lambda route: route.fulfill(json={**index, "docs": some}))
     page.goto(f"{served}/reference/formats.html")
     field = page.locator(".filter").first
     field.fill("deepseek")
     rows = page.locator("table:visible tbody tr:visible")
     page.wait_for_function("() => [...document.querySelectorAll('tbody tr')].some((row) => row.hidden)")
     assert rows.count() > 0
-    page.locator(".md-search__input").press_sequentially("prefix cache")
-    page.wait_for_selector(".md-search-result__item")
+    assert found(page, "prefix cache")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_the_page_of_recipes_shows_the_steps_of_the_command_and_can_be_found(site, served, browser):
+def test_the_page_of_recipes_shows_the_steps_of_the_command_and_can_be_found(served, browser):
     page = new_page(browser)
     page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: {writeText: (text) => copied = text}})")
-    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
-    found = {doc["location"].partition("#")[0] for doc in index["docs"] if re.search("[Cc]laude|Ollama", doc["text"])}
-    some = [
-        doc for doc in index["docs"] if doc["location"].partition("#")[0] in found and doc["location"][:4] != "from"
-    ]
-    page.route("**/search_index.json", lambda route: route.fulfill(json={**index, "docs": some}))
     page.goto(f"{served}/recipes.html")
     form = page.locator("form.recipe")
     shown = form.locator("pre")
@@ -156,6 +161,15 @@ def test_the_page_of_recipes_shows_the_steps_of_the_command_and_can_be_found(sit
     assert shown.text_content() == block(client, server, "org/qwen:8b", 32768)
     form.locator("button").click()
     assert page.evaluate("copied") == shown.text_content()
-    page.locator(".md-search__input").press_sequentially("claude code llama.cpp qwen")
-    first = "document.querySelector('.md-search-result__link')?.getAttribute('href')"
-    page.wait_for_function(f"() => {first}?.includes('/recipes.html?h=')")
+    assert {link.rpartition("/")[2].partition("?")[0] for link in found(page, "claude code llama.cpp qwen")[:2]} == {
+        "index.html",
+        "recipes.html",
+    }
+
+
+def test_the_site_serves_its_pages_as_markdown(site):
+    links = re.findall(r"\]\((?!https:)([^)#]+)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert len(links) > 40
+    for link in links:
+        assert (site / link).is_file(), link
+    assert "<form" not in (site / "recipes.md").read_text(encoding="utf-8")

@@ -1,21 +1,27 @@
-"""Hooks for `mkdocs build`: add pages from outside docs/ and an API reference to the site.
+"""`python -m tools.docs_site [FOLDER]`: build the site in FOLDER/site (default: build), strictly.
 
-The pages are written for a checkout, where links lead to files. On the site, these links are rewritten to lead to its
-own pages and files.
+The pages are written for a checkout, where links lead to files. They are copied to FOLDER/docs, together with pages
+from outside docs/ and an API reference, and their links are rewritten to lead to the site's own pages and files. The
+list of pages in docs/index.md is the navigation. The site also serves each page as Markdown, and llms.txt, which lists
+the pages.
 """
 
 import json
 import posixpath
 import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
-
-from mkdocs.structure.files import File, Files
+from typing import Final
 
 import streamtool
 from streamtool.cli import recipe
+from tools.pages import listed
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+CONFIG: Final = ROOT / "tools" / "docs_site.toml"
 PAGES: Final = {
     "README.md": "from/readme.md",
     "CHANGELOG.md": "from/changelog.md",
@@ -25,7 +31,8 @@ PAGES: Final = {
 API: Final = {
     "parser": ("The parser", ["Parser", "parse", "write", "Call", "tools_of", "TextDelta", "ReasoningDelta",
                               "CallStart", "ArgumentsDelta", "CallEnd", "Discarded", "Limits"]),
-    "streamtool": ("Drivers", ["ToolMiddleware", "Proxy", "wrap", "ToolTransport", "SyncToolTransport", "Record"]),
+    "streamtool": ("Middleware, proxy and clients", ["ToolMiddleware", "Proxy", "wrap", "ToolTransport",
+                                                     "SyncToolTransport", "Record"]),
     "agent": ("The agent", ["Agent", "McpServer"]),
     "settings": ("Settings", ["Settings", "LimitSettings"]),
     "errors": ("Errors", ["StreamtoolError", "SettingsError", "RequestError", "AgentError", "UpstreamError"]),
@@ -34,6 +41,7 @@ API: Final = {
 """Pages of the API reference: a title, and public names or a module."""
 STYLE: Final = """
 .md-typeset table:not([class]) { font-size: .68rem; } .md-typeset img[src$=".svg"] { width: 100%; max-width: 46rem; }
+.md-typeset img[src$="deltas.svg"] { max-width: 20rem; }
 .filter { width: 100%; max-width: 30rem; padding: .4rem .7rem; margin: .6rem 0; font: inherit; color: inherit;
   background: transparent; border: 1px solid var(--md-default-fg-color--lighter); border-radius: .2rem; }
 .recipe label { display: inline-block; margin: 0 .8rem .4rem 0; }
@@ -96,27 +104,82 @@ GENERATOR: Final = """
 <script type="application/json">{data}</script>
 </form>
 """
-"""Form for `<!-- generator -->` on the page of recipes. The script shows it and hides the example after it."""
+"""Form for `<!-- generator -->`. The script shows it and hides the example after it."""
 _LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
-def on_files(files: Files, config: Any) -> Files:
-    """Add the files that are not in docs/."""
+def stage(folder: Path) -> None:
+    """Write the site's pages, files and settings."""
+    docs = folder / "docs"
+    shutil.rmtree(docs, ignore_errors=True)
+    files: dict[str, bytes] = {"site.css": STYLE.encode(), "site.js": SCRIPT.encode()}
+    for path in (ROOT / "docs").rglob("*"):
+        if path.is_file():
+            files[path.relative_to(ROOT / "docs").as_posix()] = path.read_bytes()
     for source, place in PAGES.items():
-        files.append(File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8")))
+        files[place] = (ROOT / source).read_bytes()
+    for source in _linked():
+        files[f"from/{source}"] = (ROOT / source).read_bytes()
     for name, (title, members) in API.items():
-        files.append(File.generated(config, f"api/{name}.md", content=_api(title, members)))
-    files.append(File.generated(config, "site.css", content=STYLE))
-    files.append(File.generated(config, "site.js", content=SCRIPT))
-    for source in sorted(_linked()):
-        files.append(File.generated(config, f"from/{source}", content=(ROOT / source).read_bytes()))
-    return files
+        files[f"api/{name}.md"] = _api(title, members).encode()
+    for place, content in files.items():
+        file = docs / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(_page(content.decode(), place).encode() if file.suffix == ".md" else content)
+    navigation = f"[project]\nnav = {_toml(_navigation())}\n"
+    settings = CONFIG.read_text(encoding="utf-8").replace("[project]\n", navigation, 1)
+    (folder / "zensical.toml").write_text(settings, encoding="utf-8")
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite links so that they lead to the site's copies of their targets."""
-    place = page.file.src_uri
-    source = next((source for source, there in PAGES.items() if there == place), f"docs/{place}")
+def build(folder: Path) -> Path:
+    """Build the site and return its folder. Exits if a link is broken."""
+    stage(folder)
+    shutil.rmtree(folder / "site", ignore_errors=True)
+    flags = ["--clean", "--strict", "--config-file", str(folder / "zensical.toml")]
+    done = subprocess.run([sys.executable, "-m", "zensical", "build", *flags], cwd=ROOT, check=False)  # noqa: S603
+    if done.returncode:
+        sys.exit(done.returncode)
+    form = _generator()
+    for page in (folder / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8").replace(form, "")
+        (folder / "site" / page.relative_to(folder / "docs")).write_text(text, encoding="utf-8")
+    lists = _rewritten((ROOT / "llms.txt").read_text(encoding="utf-8"), "llms.txt", "llms.txt")
+    (folder / "site" / "llms.txt").write_text(lists, encoding="utf-8")
+    return folder / "site"
+
+
+def _navigation() -> list[dict[str, object]]:
+    """Return the navigation: the sections of the list of pages, and the API reference in the one about settings."""
+    found: list[dict[str, object]] = [{"Home": "index.md"}]
+    for section, pages in listed().items():
+        entries: list[dict[str, object]] = [{page.title: _place(page.source)} for page in pages]
+        if any("settings.md" in entry.values() for entry in entries):
+            entries.append({"API": [f"api/{name}.md" for name in API]})
+        found.append({section: entries})
+    return found
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML."""
+    match value:
+        case dict():
+            return f"{{ {', '.join(f'{json.dumps(name)} = {_toml(one)}' for name, one in value.items())} }}"
+        case list():
+            return f"[{', '.join(map(_toml, value))}]"
+        case _:
+            return json.dumps(value)
+
+
+def _page(markdown: str, place: str) -> str:
+    """Return a page for the site: its links lead to the site's pages, and the form is where it belongs."""
+    source = next((source for source, there in PAGES.items() if there == place), None)
+    if source is None:
+        source = place.removeprefix("from/") if place.startswith("from/") else f"docs/{place}"
+    return _rewritten(markdown, source, place).replace("<!-- generator -->", _generator())
+
+
+def _rewritten(markdown: str, source: str, place: str) -> str:
+    """Return Markdown from the file `source` in the checkout with links that work at `place` on the site."""
 
     def led(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[1]))
@@ -124,11 +187,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"]({posixpath.relpath(there, posixpath.dirname(place) or '.')}{link[2] or ''})"
 
     return _LINK.sub(led, markdown)
-
-
-def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Add the form to the page of recipes."""
-    return html.replace("<!-- generator -->", _generator()) if page.file.src_uri == "recipes.md" else html
 
 
 def _generator() -> str:
@@ -155,16 +213,14 @@ def _place(target: str) -> str:
     return target.removeprefix("docs/") if target.startswith("docs/") else f"from/{target}"
 
 
-def _linked() -> set[str]:
+def _linked() -> Iterator[str]:
     """Return the files outside docs/ that pages link to, except files that are themselves pages of the site."""
-    found = set()
     for page in [*(ROOT / "docs").rglob("*.md"), *(ROOT / source for source in PAGES)]:
         for link in _LINK.finditer(page.read_text(encoding="utf-8")):
             file = (page.parent / link[1]).resolve()
             target = file.relative_to(ROOT).as_posix()
             if not target.startswith("docs/") and target not in PAGES and file.is_file():
-                found.add(target)
-    return found
+                yield target
 
 
 def _api(title: str, members: list[str]) -> str:
@@ -174,3 +230,7 @@ def _api(title: str, members: list[str]) -> str:
         home = streamtool.HOMES.get(name)
         parts.append(f"::: {name if home is None else f'{home}.{name}'}\n")
     return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(build(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "build"))

@@ -20,7 +20,7 @@ ENGINES: Final = {
 PAGE: Final = """\
 <!-- made from conformance/parsers.json by `python tests/test_docs.py`; a test keeps it current -->
 
-# Parsers side by side
+# Parsers of engines, compared
 
 The parsers of engines and libraries, each on its own formats, compared with streamtool's. All run unmodified:
 {versions}.

@@ -2,7 +2,8 @@
 
 `timeline.svg`: one call, and when a client knows its arguments. streamtool runs here; the parser that waits for the end
 of the call is SGLang's detector, as measured by `benchmarks/compare.py` (`docs/plots/figures.json`). `demo.svg`: the
-first reply in `streamtool demo`, animated. `states.svg`: the states of the parser.
+first reply in `streamtool demo`, animated. `deltas.svg`: each delta, and the parts that the client receives for it.
+`states.svg`: the states of the parser.
 """
 
 import json
@@ -207,12 +208,74 @@ def _received(reply: Json, when: Callable[..., str]) -> Iterator[str]:
                 column += len(piece)
 
 
+# --- deltas, and the client's parts ----------------------------------------------------------------------------------
+
+DELTAS: Final = (
+    *("Let me look.", "\n<tool_call>", '{"name": "get_', 'weather", "argu', 'ments": {"city":', ' "Par', 'is"}'),
+    "}\n</tool_call>",
+)
+"""A reply, cut as a model might write it."""
+_LARGE: Final = 9.6
+"""Width of a character in this picture, which must be readable on a phone."""
+
+
+def deltas() -> str:
+    """Draw each delta of a reply next to what the client receives for it."""
+    parser = statemachine.Parser(SCHEMA)
+    left, right, top, height = 12, 232, 50, 40
+    parts = [_HEAD, label(left, 28, "the model writes text", "big"), label(right, 28, "the client receives", "big")]
+    for row, delta in enumerate(DELTAS):
+        y = top + row * height
+        events = [_told(event) for event in parser.feed(delta)]
+        fill = events[0][2] if events else "syntax"
+        x = left + _chip(parts, left, y, delta.replace("\n", "↵"), fill if row == 0 else "syntax")
+        parts.append(f'<line x1="{number(x + 8)}" y1="{y + 15}" x2="{right - 10}" y2="{y + 15}" {_ARROW}/>')
+        if not events:
+            parts.append(label(right, y + 20, "buffered: may become a call", "big faint"))
+        kind, text, fill = events[0] if events else ("", "", "")
+        if text:
+            parts.append(label(right, y + 20, kind, "big faint"))
+            _chip(parts, right + 88, y, text, fill)
+        if len(events) > 1:
+            parts.append(label(right + 140, y + 20, events[1][0], "big faint"))
+    return picture(
+        476, top + len(DELTAS) * height, "From text to a call",
+        "Eight pieces of text that a model writes, each with what the client receives for it: the text immediately, "
+        "the name of the call once it is known, and each piece of the arguments as it is written.",
+        parts, ".big{font-size:15px}.chip{font-size:16px}",
+    )  # fmt: skip
+
+
+def _told(event: statemachine.Event) -> tuple[str, str, str]:
+    """Return the kind of an event, its text and a color."""
+    match event:
+        case statemachine.TextDelta(text=text):
+            return "text", text, "text"
+        case statemachine.CallStart(name=name):
+            return "call", name, "call"
+        case statemachine.ArgumentsDelta(text=text):
+            return "arguments", text, "call"
+        case _:
+            return "end of call", "", ""
+
+
+def _chip(parts: list[str], x: float, y: float, text: str, fill: str) -> float:
+    """Add monospaced text in a frame, and return the width of the frame."""
+    width = 14 + _LARGE * len(text)
+    parts += [
+        rect(x, y, width, 30, "paper", f' rx="6" stroke="var(--{fill})" stroke-width="2"'),
+        mono(x + 7, y + 20, text, "ink", _LARGE).replace('class="mono"', 'class="mono chip"'),
+    ]
+    return width
+
+
 # --- the states ------------------------------------------------------------------------------------------------------
 
 _PLACES: Final[Mapping[State, tuple[int, int]]] = {
     State.TEXT: (210, 90), State.REASONING: (210, 200), State.FENCE: (210, 310), State.OBJECT: (210, 420),
     State.MESSAGE: (210, 530), State.CANDIDATE: (490, 250), State.AFTER: (490, 450), State.CALL: (760, 110),
     State.UNKNOWN: (760, 230), State.BROKEN: (760, 350), State.CLOSED: (760, 530),
+    State.OVER: (490, 110),
 }  # fmt: skip
 _BOX: Final = (172, 46)
 _SAID: Final = {
@@ -224,7 +287,7 @@ _NAMES: Final = {
     Input.FENCE: "a fence", Input.THINK: "reasoning opens", Input.OPEN: "an opener", Input.COMMIT: "commit",
     Input.DISOWN: "not offered", Input.OBJECT: "not a call", Input.SAY: "text message", Input.WRAP: "another format",
     Input.UNWRAP: "wrapper closes", Input.REJECT: "rejected", Input.BREAK: "unreadable", Input.END: "end",
-    Input.CLOSE: "the reply ends",
+    Input.TURN: "another turn", Input.CLOSE: "the reply ends",
 }  # fmt: skip
 
 
@@ -310,7 +373,9 @@ _HEAD: Final = (
     '<defs><marker id="m" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     '<path d="M0 0L8 4L0 8z" fill="var(--faint)"/></marker></defs>'
 )
-PICTURES: Final[Mapping[str, Callable[[], str]]] = {"timeline": timeline, "demo": demo, "states": states}
+PICTURES: Final[Mapping[str, Callable[[], str]]] = {
+    "deltas": deltas, "timeline": timeline, "demo": demo, "states": states,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ BEFORE = """\
 <!-- made from `tests/formats/reports_*.md` and `tools/server_habits.toml` by `tools/reports_page.py`; a test keeps it
 current -->
 
-# Reports from the field
+# Habits of real models
 
 These $COUNT$ habits of models and servers were reported in public. Each row is a conformance case: the test suite
 parses its text whole and in pieces, and requires the result shown here each time.

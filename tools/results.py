@@ -32,7 +32,7 @@ naive baseline (a short prompt and a regular expression), with the server's own 
   expected tool. *false calls*: of the cases that expect none, those with a call.
 - *simple*, *multiple*, *irrelevance*: right cases of these groups of BFCL v4, decided by its own checker.
 
-[Parsers side by side](reference/parsers.md) compares parsers without a model, and the [conformance
+[Parsers of engines, compared](reference/parsers.md) compares parsers without a model, and the [conformance
 suite](../conformance/README.md) measures yours.
 
 {models}## Send yours

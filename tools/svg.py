@@ -34,12 +34,12 @@ def label(x: float, y: float, text: str, kind: str = "", extra: str = "") -> str
     return f'<text x="{number(x)}" y="{number(y)}"{name}{extra}>{escape(text)}</text>'
 
 
-def mono(x: float, y: float, text: str, fill: str, extra: str = "") -> str:
+def mono(x: float, y: float, text: str, fill: str, wide: float = WIDE) -> str:
     """Return monospaced text whose width depends only on the number of characters, whatever the font."""
-    width = number(WIDE * len(text))
+    width = number(wide * len(text))
     given = escape(text).replace(" ", "&#160;")
     place = f'x="{number(x)}" y="{number(y)}" textLength="{width}" lengthAdjust="spacingAndGlyphs"'
-    return f'<text class="mono" {place} style="fill:var(--{fill})"{extra}>{given}</text>'
+    return f'<text class="mono" {place} style="fill:var(--{fill})">{given}</text>'
 
 
 def picture(  # noqa: PLR0917

@@ -13,7 +13,7 @@ from statemachine.formats.described import find_format, is_format
 from statemachine.formats.format import Anchor, Format, FormatError, MessageBody, check_formats, openers_of
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Opener, tree_of
-from statemachine.formats.scanner import TICK, Closers, Marked, Scanners
+from statemachine.formats.scanner import COMPARED, TICK, Closers, Marked, Scanners
 from statemachine.formats.table import DEFAULT, FORMATS, REASONING
 from statemachine.formats.unmarked import Fences, TextFinding, Unmarked
 
@@ -108,7 +108,7 @@ class FormatTables:
             ],
         )
         """Openers and closers that are recognized anywhere."""
-        either = f"{self.line.expression(complete='')}|{self.opening.expression(complete='')}"
+        either = f"{self.line.beginning(COMPARED)}|{self.opening.beginning(COMPARED)}"
         opens = rf"[{{\[]|{either}" if lines else ""
         self.plain_fences = tuple(self.fences.plain(opens, after_text=after_text) for after_text in (False, True))
         """Fence up to the first thing in it, which is not a call: before text, and after text."""

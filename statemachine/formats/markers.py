@@ -50,15 +50,14 @@ characters of a class.
 """
 
 
-def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
-    """Yield each spelling of a marker (see `format.py`) as regular expressions, one per character or piece."""
+@lru_cache(maxsize=4096)
+def atoms(marker: str, *, any_case: bool = False) -> tuple[tuple[str, ...], ...]:
+    """Return each spelling of a marker (see `format.py`) as regular expressions, one per character or piece."""
     head, found, tail = marker.partition("{ns}")
     if found:
         plain = tuple(one for way in atoms(head + tail, any_case=any_case) for one in way)
         cut = sum(1 for way in atoms(head, any_case=any_case) for _ in way)
-        yield plain
-        yield (*plain[:cut], *NAMESPACE, *plain[cut:])
-        return
+        return plain, (*plain[:cut], *NAMESPACE, *plain[cut:])
     spelled: list[str] = []
     for part in re.split(r"(\{(?:[_ *:|akn'=]|word|quote)\})", marker):
         if part in PIECES:
@@ -67,15 +66,17 @@ def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
             for char in part:
                 fold = any_case and char.lower() != char.upper()
                 spelled.append(f"[{char.lower()}{char.upper()}]" if fold else re.escape(char))
-    yield tuple(spelled)
+    return (tuple(spelled),)
 
 
+@lru_cache(maxsize=1024)
 def literals(atom: str) -> str:
     """Return the characters that an atom stands for, or "" if it is not a single character."""
     found = re.fullmatch(r"\\?(.)|\[(\w+)\]", atom, re.DOTALL)
     return "" if found is None else found[1] or found[2]
 
 
+@lru_cache(maxsize=1024)
 def first_characters(atom: str) -> str:
     """Return the characters that an atom may begin with, in character-class syntax, or "" if the atom may be empty."""
     found = one_char(atom)
@@ -152,7 +153,7 @@ class MarkerNode:
         ways.append(complete if self.group else END)
         return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
-    def beginning(self, characters: int, *, complete: str = "", cut: str = "") -> str:
+    def beginning(self, characters: int, *, complete: str = "", cut: str = "", without: str = "") -> str:
         """Return an expression like that of `expression`, but limited to the next `characters` characters; `cut` is
         inserted after the last of them.
         """
@@ -161,6 +162,7 @@ class MarkerNode:
         ways = [
             atom + child.beginning(characters - bool(one_char(atom)), complete=complete, cut=cut)
             for atom, child in self.next.items()
+            if atom != without
         ]
         ways.append(complete if self.group else END)
         return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
@@ -253,9 +255,15 @@ class Markers(Generic[T]):
         """Return the expression for a marker, complete or cut off by the end of the text."""
         return alternatives(atom + child.expression(complete=complete) for atom, child in self.root.next.items())
 
-    def begun_expression(self) -> str:
-        """Return the expression for a marker cut off by the end of the text."""
-        return alternatives(atom + child.expression(complete=NEVER) for atom, child in self.root.next.items())
+    def begun_expression(self, first: str = "") -> str:
+        """Return the expression for a marker cut off by the end of the text; if `first` is not empty, only for markers
+        that may begin with one of these characters.
+        """
+        return alternatives(
+            atom + child.expression(complete=NEVER)
+            for atom, child in self.root.next.items()
+            if not first or not (heads := first_characters(atom)) or any(char in heads for char in first)
+        )
 
     def beginning(self, characters: int) -> str:
         """Return the expression for text that shares its first `characters` characters with a marker; where it does not
@@ -263,11 +271,11 @@ class Markers(Generic[T]):
         """
         return self.root.beginning(characters)
 
-    def begun_expression_within(self, characters: int) -> str:
+    def begun_expression_within(self, characters: int, *, without: str = "") -> str:
         """Return the expression for a marker that is cut off by the end of the text after at most `characters`
-        characters.
+        characters, except for markers that begin with the character `without`.
         """
-        return self.root.beginning(characters, complete=NEVER, cut=END)
+        return self.root.beginning(characters, complete=NEVER, cut=END, without=without)
 
 
 def alternatives(ways: Iterable[str]) -> str:

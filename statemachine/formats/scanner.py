@@ -10,12 +10,12 @@ from attrs import frozen
 from statemachine.formats.format import Anchor, Format, MessageBody, Parameters, Section
 from statemachine.formats.markers import END, NAMESPACE, NEVER, Markers, first_characters
 from statemachine.formats.openers import KeyRole, Keys, Opener, envelope_of
-from statemachine.formats.table import STOPS, STRUCK
+from statemachine.formats.table import SHOWN_TURNS, STOPS, STRUCK
 from statemachine.formats.unmarked import FENCE_BEGUN, Fences, TextFinding, Unmarked
 from statemachine.stream.runs import Run
 
 TICK = "`"
-COMPARED = 6
+COMPARED = 4
 """Number of characters of a possible marker that a run compares before it stops. The grammar then decides whether it is
 a marker.
 """
@@ -193,7 +193,7 @@ class ObjectRuns:
 
 
 def text_runs(
-    at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys, fence: str, *, blocks: bool
+    at: Markers[Marked], line: Markers[Marked], keys: Keys, fence: str, *, blocks: bool
 ) -> tuple[dict[LinePlace, Run], ObjectRuns]:
     """Return the runs for text in which nothing begins, by place, and those for objects. `fence` matches a fence that
     is too short. Without `blocks`, only code within a line counts.
@@ -232,7 +232,7 @@ def text_runs(
     opened = f"{TICK}(?!{TICK}){marker}[^{TICK}\r\n]++"
     beginning, small, begun = plain_object(keys)
     objects = rf"{small}|{beginning}{JSON_FLAT}{JSON_ENDS}"
-    label, blanks = line.expression(complete=""), r"[ \t]*+"
+    label, blanks = line.beginning(COMPARED), r"[ \t]*+"
     lines = rf"(?<!\n){LINES}++"
     # A blank line before an indented line may begin indented code, and list items may be followed by a quote.
     indented = r"(?=[ \t])(?:(?<=\n\n)|(?<=\n\r\n)|[ \t]++[\r\n])"
@@ -254,11 +254,11 @@ def text_runs(
     special = "".join([*first, *(":" if colon == ":" else ""), TICK, r"\\", r"\r\n"])
     plain = f"[^{special}]*+"
     near = f"(?:{'|'.join(first.values())}|{objects})"
+    # The expression for near misses is by far the longest, so it appears only once.
     begins = "|".join(
         [
             other_tag(at, special),
-            f"{goes_on}(?:(?![{''.join(first)}])|{near})",
-            near,
+            f"(?:{goes_on}|(?=[{''.join(first)}]))(?:(?![{''.join(first)}])|{near})",
             rf"{opened}{TICK}(?!{follows}|[{''.join(first)}]|\Z)",
             rf"\\(?:[{TICK}\\]|(?![{TICK}\\]|\Z))",
             rf"{colon}(?!{before_fence}(?:\Z|{FENCE_IN_LINE}))",
@@ -268,10 +268,11 @@ def text_runs(
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
     fence = fence if blocks and TextFinding.FENCE in line.values else NEVER
-    begun_line, begun_near = line.begun_expression(), openers.begun_expression_within(COMPARED)
+    begun_line, begun_near = line.begun_expression_within(COMPARED), at.begun_expression_within(COMPARED, without=TICK)
     waits = rf"{HELD_NEWLINES}(?:\r?\Z|{fence}|{begun_line})|\r\Z|(?:{HELD_NEWLINES})?+{begun_near}"
     blank = rf"(?<!\n){LINES}(?!{LINES})[ \t]++" if blocks else rf"{lines}[ \t]++"
-    item_begins = rf"(?=[\r\n][ \t\r\n]*+[-*+0-9]){not_indented}{blanks}(?!{begun_line}){ITEM_BEGUN}|"
+    label_begun = line.begun_expression("-*+0123456789")
+    item_begins = rf"(?=[\r\n][ \t\r\n]*+[-*+0-9]){not_indented}{blanks}(?!{label_begun}){ITEM_BEGUN}|"
     items_begin = item_begins if blocks else "(?!)()()()()|"
     changes = (
         rf"{items_begin}{blank}(\Z|{begun_line})|{opened}()\Z|((?:{HELD_NEWLINES})?+{begun})|{quoted}()\Z"
@@ -285,7 +286,7 @@ def text_runs(
     no_block = rf"(?!>|{items})" if blocks else ""
     flows = rf"(?:(?![{special}])|{tag}|{objects}){plain}"
     at_start = rf"(?=[^ \t]){no_block}(?!{label}){flows}"
-    start = Run(rf"[ \t]*+(?:({line.begun_expression()})|{at_start}()|({begun}){f'|{ITEM_BEGUN}' if blocks else ''})?+")
+    start = Run(rf"[ \t]*+(?:({begun_line})|{at_start}()|({begun}){f'|{ITEM_BEGUN}' if blocks else ''})?+")
     code = Run(
         rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}(?:()\Z|(?!{follows}|[{special}]){plain}()\Z))?+",
         search=re.compile(rf"[{TICK}\r\n]").search,
@@ -432,11 +433,12 @@ def tags_of(closers: Iterable[str]) -> list[str]:
 
 def without_prefixes(found: Iterable[str], others: Iterable[str]) -> list[str]:
     """Return the markers that neither begin with one of the others nor are a prefix of one."""
-    known = {strip_optional("", other) for other in others}
+    known = tuple({strip_optional("", other) for other in others})
+    lines = "\0".join(("", *known))
     return [
         marker
         for marker, plain in ((marker, strip_optional("", marker)) for marker in found)
-        if not any(plain.startswith(other) or other.startswith(plain) for other in known)
+        if not plain.startswith(known) and f"\0{plain}" not in lines
     ]
 
 
@@ -515,17 +517,18 @@ class Scanners:
         markers += [(opener, TextFinding.STRUCK) for opener in STRUCK[1:] if STRUCK[0] in known.special]
         left_over = without_prefixes(sorted(known.calls | known.values), (marker for marker, _ in markers))
         markers += [(close, close) for close in left_over]
+        turns = without_prefixes(SHOWN_TURNS, [marker for marker, _ in markers])
+        markers += [(turn, TextFinding.TURN) for turn in turns]
         tags = without_prefixes(tags_of(known.calls | known.values), [marker for marker, _ in markers])
         markers += [(tag, TextFinding.TAG) for tag in tags]
         markers.sort(key=lambda marker: marker[0].startswith("[{*}"))  # `[muse]` takes precedence over a list
-        openers: Markers[Marked] = Markers(markers)
         at: Markers[Marked] = Markers([*markers, (TICK, TextFinding.TICK)])
         keys = self._unmarked.reply if first else self._unmarked.anywhere
         # An object at the beginning of a reply may be a call whose arguments are members of the object itself; only the
         # tool's schema decides. After text, the run passes over an object with a key that no call has.
         object_keys = {} if first else keys.get("{", {})
         fence = FENCE_BEGUN if first else self._fences.begun_after_text()
-        runs, objects = text_runs(at, openers, self._line, object_keys, fence, blocks=not closers)
+        runs, objects = text_runs(at, self._line, object_keys, fence, blocks=not closers)
         plain, small, begun = plain_object(object_keys)
         return Scanner(
             runs=runs,

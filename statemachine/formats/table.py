@@ -1055,6 +1055,61 @@ STOPS = (
     "</s>",
 )
 """Special tokens that end a turn, which servers sometimes leave at the end of a reply."""
+HEADERS = (
+    "<|im_start|>",
+    "<|start_header_id|>",
+    "<|header_start|>",
+    "<start_of_turn>",
+    "<|turn>",
+    "<|start_of_role|>",
+    "<|start|>",
+    "<|begin|>",
+    "<seed:bos>",
+    "]~b]",
+)
+"""Special tokens that a role follows at the beginning of a turn."""
+TURNS = (
+    *(header + role for header in HEADERS for role in ("user", "system", "tool")),
+    "<|start_header_id|>ipython",
+    "<|im_user|>",
+    "<|im_system|>",
+    "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>",
+    "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>",
+    "<|user_start|>",
+    "<|user|>",
+    "<|system|>",
+    "<|observation|>",
+    "<｜User｜>",
+    "[|user|]",
+    "[|system|]",
+    "[INST]",
+)
+"""Beginnings of turns of others."""
+OWN_TURNS = (
+    *(header + role for header in HEADERS[:5] for role in ("assistant", "model")),
+    "<|start_of_role|>assistant",
+    "<seed:bos>assistant",
+    "]~b]ai",
+    "<|im_assistant|>",
+    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+    "<|assistant_start|>",
+    "<|assistant|>",
+    "<｜Assistant｜>",
+    "[|assistant|]",
+)
+"""Beginnings of turns of the model. Formats whose replies consist of several messages are not among them."""
+SHOWN_TURNS = (
+    "<|im_start|>user",
+    "<|im_start|>system",
+    "<|im_start|>assistant",
+    "<|start_header_id|>",
+    "<start_of_turn>",
+    "<|start|>user",
+    "[INST]",
+)
+"""Beginnings of turns that are recognized anywhere in text; more of them would take longer to compile."""
+SPOKEN_TURNS = ("<s>[INST]", "<s> [INST]", "USER:", "User:", "Human:", "GPT4 Correct User:", "### Instruction:")
+"""Beginnings of turns that count only directly after a special token that ends a turn."""
 STRUCK = ("</s>", "<s>", "<s{ }")
 """The only one of these tokens that is a tag of HTML, and the openers of that tag. If the reply has shown one of them,
 the token is text.

@@ -30,6 +30,7 @@ class TextFinding(Enum):
     FENCE = "a code fence"
     TAG = "the opener of a call tag that opens no call"
     STRUCK = "the opener of text that is struck out"
+    TURN = "the beginning of a turn"
 
 
 @frozen

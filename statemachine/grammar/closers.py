@@ -19,7 +19,7 @@ from statemachine.stream.buffer import Grammar, match_whitespace
 from statemachine.stream.emitter import Sink
 
 FENCE = "```"
-NO_OPENERS = frozenset((TextFinding.TICK, TextFinding.FENCE, TextFinding.TAG, TextFinding.STRUCK))
+NO_OPENERS = frozenset((TextFinding.TICK, TextFinding.FENCE, TextFinding.TAG, TextFinding.STRUCK, TextFinding.TURN))
 """Findings in text that open no call."""
 brackets = re.compile(r"[ \t\r\n]{0,16}+(?:\Z|(?:[}\]),][ \t\r\n]{0,16}+){1,4}+)").match
 

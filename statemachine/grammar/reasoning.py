@@ -2,13 +2,17 @@
 
 from statemachine.formats.markers import closers_of, run_to
 from statemachine.formats.scanner import MAX_NEWLINES
-from statemachine.grammar import closers
+from statemachine.grammar import closers, turns
 from statemachine.grammar.saying import emit_text
 from statemachine.machine.machine import Machine
 from statemachine.machine.states import Input
 from statemachine.stream.buffer import Grammar, match_whitespace
 from statemachine.stream.emitter import Sink
 from statemachine.stream.reader import Reader
+
+TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")
+"""Tokens that end the reply if another turn follows them. Those of other families end it only outside reasoning."""
+TURN_BEGINS = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>")
 
 
 def read(machine: Machine) -> Grammar:
@@ -17,13 +21,23 @@ def read(machine: Machine) -> Grammar:
     closing = machine.frames.reasoning
     yield from skip_empty(reader, closing)
     reader.sink = Sink.REASONING
+    ends = (*closing, *TURN_ENDS, *TURN_BEGINS)
     while True:
-        yield from reader.flow(run_to(closing))
-        close, length = closer_at(reader, closing)
-        if close:
+        yield from reader.flow(run_to(ends))
+        close, length = closer_at(reader, ends)
+        if close in closing:
             closers.read_in_text(machine, close, 0, length)
             return
-        yield from reader.more()
+        if not close:
+            yield from reader.more()
+            continue
+        begins = (yield from turns.begins_after(machine, close, length)) if close in TURN_ENDS else False
+        if begins:
+            turns.end_turn(machine, close, 0, length)
+            return
+        machine.text_state.turn_shown = machine.text_state.turn_shown or close in TURN_BEGINS
+        if begins is not None:
+            reader.take(length)
 
 
 def skip_empty(reader: Reader, closing: tuple[str, ...]) -> Grammar:

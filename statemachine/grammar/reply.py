@@ -9,7 +9,7 @@ from typing import Any
 
 from statemachine import endings
 from statemachine.formats.markers import Markers, closers_of
-from statemachine.grammar import closers, fences, objects, reasoning, text
+from statemachine.grammar import closers, fences, objects, reasoning, text, turns
 from statemachine.grammar.saying import line_ends
 from statemachine.machine.machine import INSIDE, START, Machine
 from statemachine.machine.states import Input, State
@@ -33,6 +33,7 @@ READERS: Mapping[State, Callable[[Machine], Grammar]] = {
     State.MESSAGE: reasoning.read_message,
     State.AFTER: closers.read_after,
     State.BROKEN: endings.discard_broken_call,
+    State.OVER: turns.discard_rest,
 }
 """State → function that reads the text in that state. A call is read to the end of its body by the function that reads
 its opener.

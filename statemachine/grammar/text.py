@@ -11,9 +11,9 @@ from collections.abc import Generator
 from statemachine.formats.format import Anchor, Section
 from statemachine.formats.markers import Markers
 from statemachine.formats.scanner import MAX_NEWLINES, TICK, LinePlace, Marked, Scanner
-from statemachine.formats.table import STRUCK
+from statemachine.formats.table import OWN_TURNS, STRUCK
 from statemachine.formats.unmarked import TextFinding
-from statemachine.grammar import call, closers, code, fences, lines
+from statemachine.grammar import call, closers, code, fences, lines, turns
 from statemachine.grammar.left_over import may_be_left_over, read_left_over
 from statemachine.grammar.objects import emit_plain_array, enter_object, open_plain_object
 from statemachine.grammar.saying import blanks, emit_text, line_ends, scanner_of
@@ -178,16 +178,21 @@ def read_marker(machine: Machine, value: Marked, newlines: int, end: int) -> Gen
         machine.text_state.shown_closers.add(STRUCK[0])
         emit_text(machine, newlines + 1)
         return False
+    if value is TextFinding.TURN:
+        return turns.read(machine, newlines)
     # A string is a closer. The tests come in this order: a call closer without an opener, a special token that closes
     # nothing, a reasoning closer without an opener. Any other closer closes the frame around it, or is text.
     if isinstance(value, str):
         if may_be_left_over(machine, value):
             yield from read_left_over(machine, value, newlines, end)
             return False
-        if value in machine.tables.closers.special and not (
-            yield from closers.is_markup(machine, value, newlines, end)
-        ):
-            return False
+        if value in machine.tables.closers.special:
+            begins = yield from turns.begins_after(machine, value, end)
+            if begins:
+                turns.end_turn(machine, value, newlines, end)
+                return True
+            if begins is None or not (yield from closers.is_markup(machine, value, newlines, end)):
+                return False
         if (yield from closers.is_stray(machine, value, newlines, end)):
             closers.drop_stray(machine, value, newlines, end)
             return False
@@ -201,6 +206,7 @@ def read_marker(machine: Machine, value: Marked, newlines: int, end: int) -> Gen
             shown = not opens
         if shown:
             machine.text_state.shown_closers.add(value.close)
+            machine.text_state.turn_shown = machine.text_state.turn_shown or value.open in OWN_TURNS
             emit_text(machine, newlines + 1)
             return False
         open_section(machine, value, end)

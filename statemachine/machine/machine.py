@@ -80,6 +80,8 @@ class TextState:
     """Reasoning closers that count as text from here on, because their opener was shown as text or an earlier closer
     closed nothing.
     """
+    turn_shown: bool = False
+    """Whether the beginning of a turn was shown as text, in which case the reply may be about turns."""
     call_markup_shown: bool = False
     """Whether call markup was shown as text, in which case call closers are text from here on."""
 

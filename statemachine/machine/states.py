@@ -20,7 +20,8 @@ MESSAGE is a message whose header shows that it contains nothing but text. CANDI
 is committed (CALL), disowned because its name is not offered (UNKNOWN: read to its end like a call, but sent to another
 sink), or rejected; the header of a message may also turn out to begin reasoning or text. AFTER skips the closers of a
 call and the newlines that follow them, and the newlines that follow the closer of a wrapper. BROKEN discards a call
-that became unreadable and, with `malformed="discard"`, a call that was never committed. CLOSED is final.
+that became unreadable and, with `malformed="discard"`, a call that was never committed. OVER discards everything after
+the model's turn. CLOSED is final.
 
 `python -m statemachine.machine.states` prints the table as a diagram, which also appears on the reference page about
 states. Two more tables define which events may be emitted in each state (`EMITS`) and which events may follow each
@@ -48,6 +49,7 @@ class State(Enum):
     UNKNOWN = "unknown"
     BROKEN = "broken"
     AFTER = "after"
+    OVER = "over"
     CLOSED = "closed"
 
 
@@ -69,6 +71,7 @@ class Input(Enum):
     REJECT = "text that does not continue what was read"
     BREAK = "a call that cannot be read"
     END = "the end of the innermost frame"
+    TURN = "the beginning of another turn"
     CLOSE = "the end of the reply"
 
     __hash__ = object.__hash__
@@ -104,6 +107,7 @@ TRANSITIONS: Mapping[State, Mapping[Input, Move]] = {
         I.OPEN: push(S.CANDIDATE),
         I.OBJECT: push(S.OBJECT),
         I.UNWRAP: push(S.AFTER),
+        I.TURN: push(S.OVER),
         I.CLOSE: CLOSE,
     },
     S.FENCE: {I.OPEN: push(S.CANDIDATE), I.END: POP, I.CLOSE: CLOSE},
@@ -113,6 +117,7 @@ TRANSITIONS: Mapping[State, Mapping[Input, Move]] = {
         I.OPEN: push(S.CANDIDATE),
         I.OBJECT: push(S.OBJECT),
         I.UNWRAP: push(S.AFTER),
+        I.TURN: push(S.OVER),
         I.END: POP,
         I.CLOSE: CLOSE,
     },
@@ -133,6 +138,7 @@ TRANSITIONS: Mapping[State, Mapping[Input, Move]] = {
     S.UNKNOWN: {I.REJECT: POP, I.END: replace(S.AFTER), I.CLOSE: CLOSE},
     S.BROKEN: {I.END: replace(S.AFTER), I.CLOSE: CLOSE},
     S.AFTER: {I.OPEN: replace(S.CANDIDATE), I.REJECT: POP, I.END: POP, I.CLOSE: CLOSE},
+    S.OVER: {I.CLOSE: CLOSE},
     S.CLOSED: {},
 }
 
@@ -147,6 +153,7 @@ EMITS: Mapping[State, frozenset[type[Event]]] = {
     S.UNKNOWN: frozenset({TextDelta, ReasoningDelta, Discarded}),
     S.BROKEN: frozenset({Discarded}),
     S.AFTER: frozenset({TextDelta, ReasoningDelta, Discarded}),
+    S.OVER: frozenset({Discarded}),
     S.CLOSED: frozenset(),
 }
 

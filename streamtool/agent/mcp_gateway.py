@@ -118,7 +118,7 @@ class McpGateway:
         self._front = ToolMiddleware(self._chat, settings=front)
         self._front.observers = _Unobserved(front, anyio.current_time)
         self._front.store = self._model_middleware.store = behind.store
-        self._front.background = behind.background
+        self._front.background, self._front.hosted = behind.background, True
         self._tools: dict[str, list[McpTool]] | None = None
         """Tools by server, while the servers are open."""
 

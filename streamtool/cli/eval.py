@@ -379,7 +379,9 @@ def show(report: reports.Report) -> None:
     if len(shown) < len(reports.COLUMNS):
         screen.line(("The terminal is too narrow for all columns; --json and --card contain them.", "dim"))
     screen.line()
-    screen.line(("# Settings for this model", "bold cyan"))
+    level = len(report.figures) > 1 and not report.clear
+    heading = "# Settings of the first row; no variant is clearly better" if level else "# Settings for this model"
+    screen.line((heading, "bold cyan"))
     screen.line(settings_of(report), end="")
 
 

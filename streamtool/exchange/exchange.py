@@ -65,13 +65,7 @@ from streamtool.exchange.received import receive
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
-from streamtool.exchange.resumption import (
-    CONTRADICTED,
-    MALFORMED,
-    Resumptions,
-    continues,
-    may_be_continued,
-)
+from streamtool.exchange.resumption import CONTRADICTED, Resumptions, continues, may_be_continued
 from streamtool.exchange.tool_sets import MANY, warn_of_many_tools
 from streamtool.exchange.truncation import prompt_cut
 from streamtool.exchange.upstream_response import UpstreamResponse, lower_names, too_large
@@ -82,7 +76,6 @@ from streamtool.prompting import Selection, ToolSearch, selects_tools
 from streamtool.prompting.one_object import is_one_object
 from streamtool.prompting.selection import MAX_SEARCHES
 from streamtool.protocols.interfaces import ClientProtocol, Headers
-from streamtool.protocols.shared.stream import malformed_call_error
 from streamtool.refusals import Phrases
 from streamtool.settings import Settings
 
@@ -535,10 +528,17 @@ class Exchange:
         """End this choice as the rules demand. Once all choices have ended, only the upstream's usage report is
         awaited.
         """
-        if choice.broken and (self._continue_call(choice) or self._give_up(choice, out) or not choice.state.ended):
-            return
+        if choice.broken:
+            if self._continue_call(choice):
+                return
+            choice.give_up(out)
+            if not choice.state.ended:
+                return
         if choice.endless:
             self._end_repetition(choice, out)
+            return
+        if choice.state.turn_over:
+            self._end_turn(choice, out)
             return
         # A rejected attempt ends here, in the middle of the upstream's reply; `_end` then requests the next one.
         if choice.state.rejected is not None:
@@ -560,8 +560,9 @@ class Exchange:
         """End this choice after the upstream has ended it: accept it, or request another attempt."""
         self._record.reason = event.reason
         choice.close(event.reason, out)
-        if choice.broken and (self._continue_call(choice) or self._give_up(choice, out)):
+        if choice.broken and self._continue_call(choice):
             return
+        choice.give_up(out)
         found = choice.failure(event.reason)
         # In a native reply, only text that was buffered is judged.
         judged = not self._choices.rules.native or choice.state.rejected is not None
@@ -645,13 +646,13 @@ class Exchange:
             self._count_lost()
             cause = self._resuming.pending.cause
             if isinstance(cause, ReplyFinish):
+                self._choices[0].give_up(out)
                 self._finish_choice(self._choices[0], cause, out)
                 self._end(out)
-                self.cut = True
+                self._resuming.pending = None
+                self.cut = self.done
                 return
             error = cause
-            if error.code == MALFORMED and self._rejects_broken_call(out):
-                return
         # Text before the error is delivered. Text that waits for a forced call is released only if the stream has
         # begun; if it has not, the error can still become the status of the response.
         self._choices.break_off(out, begun=self.head is not None and self._rejected is None)
@@ -664,7 +665,7 @@ class Exchange:
         """Request an attempt that continues a broken call from its last good character, and return whether one may
         follow.
         """
-        cause = malformed_call_error()
+        cause = ReplyFinish(choice.choice, Reason.STOP)
         if not self._may_resume(cause):
             return False
         found = self._choices.find_broken_call(choice, self._resuming.call)
@@ -686,26 +687,13 @@ class Exchange:
             self._end(out)
             self.cut = True
 
-    def _give_up(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> bool:
-        """End a broken call as one that cannot be read. Return whether the reply has ended with an error, because
-        attempts to continue it have failed, and the model cannot be asked again.
-        """
-        choice.give_up(out)
-        if not self._resuming.count or choice.state.ended or not choice.state.calls:
-            return False
-        self._fail(malformed_call_error(), out)
-        return True
-
-    def _rejects_broken_call(self, out: list[ReplyEvent]) -> bool:
-        """End the broken call that could not be continued, and return whether the model is asked again instead."""
-        first = self._choices[0]
-        first.give_up(out)
-        if first.state.rejected is None:
-            return False
-        self._rejected, self._resuming.pending = first.state.rejected, None
-        self._record.reject(self._rejected)
-        self.retry = True
-        return True
+    def _end_turn(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> None:
+        """End this choice as if the upstream had ended it where the model begins another turn."""
+        if not choice.finished and self._rejected is None:
+            self._finish_choice(choice, ReplyFinish(choice.choice, Reason.STOP), out)
+        if self._rejected is not None or self._choices.finished:
+            self._end(out)
+            self.cut = True
 
     def _resume(self, cause: StreamtoolError | ReplyFinish, call: BrokenCall | None = None) -> bool:
         """Request an attempt that continues the reply, and return whether one may follow. `cause` is the way in which
@@ -722,7 +710,7 @@ class Exchange:
         seconds = self._record.seconds
         self._resuming.request(cause, self.plan, told, first, tokenizer=tokenizer, seconds=seconds, call=call)
         self.retry = True
-        self.died = not isinstance(cause, ReplyFinish) and cause.code not in (CONTRADICTED, MALFORMED)
+        self.died = not isinstance(cause, ReplyFinish) and cause.code != CONTRADICTED
         return True
 
     def _may_resume(self, cause: StreamtoolError | ReplyFinish) -> bool:

@@ -45,7 +45,6 @@ from streamtool.protocols.completions.templates import TEMPLATES
 from streamtool.protocols.interfaces import UpstreamReader
 
 CONTRADICTED: Final = "continuation_differs"
-MALFORMED: Final = "malformed_call"
 _OURS: Final = frozenset(("reply_too_large", "prompt_truncated"))
 """Codes of errors that our own limits and settings cause."""
 _FAILED: Final = 500
@@ -184,9 +183,8 @@ class Resumptions:
 def _cause(cause: StreamtoolError | ReplyFinish, call: BrokenCall | None) -> str:
     """Return what the record contains about the end of the upstream's reply."""
     if isinstance(cause, ReplyFinish):
-        return "upstream's own limit" if call is None else "endless repetition"
-    if cause.code == MALFORMED:
-        return "malformed call"
+        limit = "upstream's own limit" if call is None else "endless repetition"
+        return limit if cause.reason is Reason.LENGTH else "malformed call"
     return "upstream reported an error" if cause.quotes else "upstream died"
 
 

@@ -585,6 +585,9 @@ class ChoiceFilter:
                 case Discarded(text=text, reason="invented"):
                     self.tally.discard(text, "invented result")
                     self.state.ended = True
+                case Discarded(text=text, reason="invented_turn"):
+                    self.tally.discard(text, "invented turn")
+                    self.state.ended = self.state.turn_over = True
                 case Discarded(text=text, reason=reason):
                     self.tally.discard(text, reason)
                 case _:

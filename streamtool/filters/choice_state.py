@@ -34,6 +34,8 @@ class ChoiceState:
     """Ids of the calls whose start the client has seen."""
     ended: bool = False
     """Whether this choice has ended for the client, even if the upstream sends more."""
+    turn_over: bool = False
+    """Whether this choice has ended because the model continues with a turn that it makes up."""
     rejected: Finding | None = None
     """The failure that rejects this attempt, regardless of the remainder of the reply."""
     tolerated: Finding | None = None
@@ -61,7 +63,7 @@ class ChoiceState:
     def restart(self, *, may_retry: bool, may_search: bool, insists: bool = False) -> None:
         """Reset the state for the next attempt, except for the state of the client's reply."""
         self.may_retry, self.may_search, self.insists = may_retry, may_search, insists
-        self.ended = self.incomplete = self.reasoned = self.unknown_native = False
+        self.ended = self.turn_over = self.incomplete = self.reasoned = self.unknown_native = False
         self.rejected = self.tolerated = self.invalid = None
         self.disallowed = self.unreadable = 0
         self.stop_sequence = None

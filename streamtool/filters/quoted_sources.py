@@ -90,9 +90,8 @@ _HIDDEN_CODE: Final = re.compile(_HIDDEN_CODES, re.IGNORECASE)
 _HIDDEN_ESCAPE: Final = re.compile(rf"\\+u({_HIDDEN_CODES}|d[c-f][0-9a-f]{{2}})", re.IGNORECASE)
 """Matches escapes of characters that a name consists of, that are invisible in it, or that end the prefix of a line."""
 _BYTE_ESCAPE: Final = re.compile(r"\\+x([0-9a-fA-F]{2})")
-_NAME_ESCAPES: Final = ("\\_", "\\-", "\\.")
-"""Escapes of the punctuation in names, as converters to Markdown write them."""
 _NAME_ESCAPE: Final = re.compile(r"\\+(?=[_.-])")
+"""Matches escapes of the punctuation in names, as converters to Markdown write them."""
 _HIDDEN_NAMES: Final = sorted(
     name
     for name, char in entities.html5.items()
@@ -297,7 +296,7 @@ def _revealed(text: str) -> str:
         text = _HIDDEN_ESCAPE.sub(lambda found: "" if found[1][0] in "dD" else chr(int(found[1], 16)), text)
     if "\\x" in text:
         text = _BYTE_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
-    if any(escape in text for escape in _NAME_ESCAPES):
+    if "\\" in text:
         text = _NAME_ESCAPE.sub("", text)
     if "&" in text and _HIDDEN_REFERENCE.search(text):
         text = _resolved(_resolved(text))

@@ -3,6 +3,7 @@
     /inspect                          the page; its styles and scripts are below this path
     /inspect/exchanges                the list of exchanges
     /inspect/exchanges/ID             one exchange as timelines
+    /inspect/exchanges/ID/session     the turns of its session: exchanges, results, the user's messages
     /inspect/exchanges/ID/prompt      the prompt of each attempt, with marks
     /inspect/exchanges/ID/requests    the request as received, and as sent to the upstream
     /inspect/exchanges/ID/bytes       the bytes sent to the client
@@ -42,7 +43,7 @@ from streamtool.core.errors import (
 from streamtool.core.json_value import Json
 from streamtool.inspector import views
 from streamtool.inspector.playground import play
-from streamtool.inspector.views import Exchanges
+from streamtool.inspector.session import Exchanges
 from streamtool.observe.logs import log_refused
 from streamtool.protocols.shared.wire import decode_tolerant, encode
 from streamtool.server.origins import Origins

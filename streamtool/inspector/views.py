@@ -1,8 +1,8 @@
 """The views of an exchange, created from the lines of its recording."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Final, Protocol
+from typing import Final
 
 from attrs import asdict
 
@@ -12,6 +12,7 @@ from streamtool.core.errors import RequestError
 from streamtool.core.json_value import Json
 from streamtool.inspector import prompt
 from streamtool.inspector.case import case, curl
+from streamtool.inspector.session import Exchanges, session
 from streamtool.inspector.timeline import timelines
 from streamtool.observe.lines import Line
 from streamtool.protocols.shared.wire import encode
@@ -20,14 +21,6 @@ from streamtool.protocols.table import PATHS
 DOT: Final = "·"
 """The replacement for a character that must not be shown."""
 Query = Mapping[str, list[str]]
-
-
-class Exchanges(Protocol):
-    """A source of exchanges."""
-
-    def versions(self) -> Mapping[str, int]: ...
-    def summary(self, id: str, /) -> Json: ...
-    def lines(self, id: str, /) -> Iterator[Line]: ...
 
 
 def timeline(kept: Exchanges, id: str, _: Query) -> Json:
@@ -94,6 +87,11 @@ def data(kept: Exchanges, id: str, _: Query) -> Json:
     return {"bytes": sent, "known": all(text is not None for _, text in sent)}
 
 
+def turns(kept: Exchanges, id: str, _: Query) -> Json:
+    """Return the turns of the exchange's session."""
+    return {"turns": session(kept, id)}
+
+
 def as_case(kept: Exchanges, id: str, query: Query) -> bytes:
     """Return a conformance case for one of the exchange's parsers. Raises RequestError."""
     wanted = query.get("parser", ["0"])[0]
@@ -125,6 +123,7 @@ def recording(kept: Exchanges, id: str, _: Query) -> bytes:
 
 VIEWS: Final[Mapping[str, Callable[[Exchanges, str, Query], Json]]] = {
     "": timeline,
+    "session": turns,
     "prompt": prompts,
     "requests": requests,
     "bytes": data,

@@ -73,6 +73,8 @@ DISCARDS: Final[Mapping[str, str]] = {
     "limit": "over a limit",
     "invented": "invented result",
     "invented result": "invented result",
+    "invented_turn": "invented turn",
+    "invented turn": "invented turn",
     "noise": "noise around a call",
     "incomplete": "a call that was cut off",
     "invalid": "invalid arguments",
@@ -83,7 +85,7 @@ DISCARDS: Final[Mapping[str, str]] = {
     "reasoning": "reasoning",
 }
 """Reason for discarding text → the words for it."""
-HARMLESS: Final = frozenset(("tool search", "reasoning", "noise", "invented", "sent twice"))
+HARMLESS: Final = frozenset(("tool search", "reasoning", "noise", "invented", "invented_turn", "sent twice"))
 """Reasons for discarding text that need no attention."""
 
 

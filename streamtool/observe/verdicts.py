@@ -90,7 +90,7 @@ def _ended(outcome: str, also: Callable[[Facts], object] = lambda _: True) -> Ca
 
 _CALLED: Final = "{calls}{how}."
 _EVAL: Final = (
-    "Teach another format (`serve --format`; `streamtool eval` measures them), or add this one (docs/add-a-format.md)."
+    "Teach another format (`serve --format`; `streamtool eval` measures them), or add this one (docs/no-call.md)."
 )
 
 ERRORS: Final = (
@@ -196,6 +196,12 @@ ERRORS: Final = (
         lambda facts: 0 < facts.upstream_status < _SERVER_FAILED,
         "The server rejected the request with {status}{why}.",
         "Compare the request in the inspector with the server's log; `streamtool probe` shows what it supports.",
+    ),
+    Row(
+        "process died",
+        _code("server_stopped"),
+        "The process that created this response has died.",
+        "Send the request again.",
     ),
     Row(
         "server failed",

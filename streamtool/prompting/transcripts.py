@@ -108,8 +108,12 @@ def find_transcript(message: Message, format: str, recall: Recall, id: str = "")
 
 def format_of(messages: Iterable[Message], recall: Recall) -> str | None:
     """Return the format that was taught for the earliest reply that has calls and a transcript."""
-    known = (_load(message, recall) for message in messages if message.calls)
-    return next((found.format for found in known if found is not None and is_format(found.format)), None)
+    for message in messages:
+        if message.calls:
+            found = _load(message, recall)
+            if found is not None and is_format(found.format):
+                return found.format
+    return None
 
 
 def toolset_of(message: Message, recall: Recall) -> str | None:

@@ -6,15 +6,15 @@ for its limits and on shutdown. Every reader of the response's events, including
 response's log, and may disconnect and reconnect.
 
 The store contains the data that other processes require to serve the response: its state, its events, the time until
-which its process is presumed alive, and whether a client has cancelled it. The store is polled and updated once a
-second.
+which its process is presumed alive, whether a client has cancelled it, and its journal, from which another process
+continues it (`journal`). The store is polled and updated once a second.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 from attrs import define, field
@@ -25,6 +25,17 @@ from streamtool.exchange import Exchange
 from streamtool.protocols import responses
 from streamtool.protocols.responses import background
 from streamtool.protocols.shared import wire
+from streamtool.responses_api.journal import (
+    HOSTED,
+    Continued,
+    JournaledExchange,
+    JournalInput,
+    Lease,
+    pack,
+    read_lease,
+    read_lease_value,
+    stored_pieces,
+)
 from streamtool.store.replies import ClientStoreView
 from streamtool.store.storing import use_async
 
@@ -95,10 +106,13 @@ class LogReader:
 class StoreReader:
     """A reader, from the store, of the events of a response that another process creates. It skips the first `count`
     events.
+
+    `take_over` is called if the process has stopped, and returns whether another one continues the response.
     """
 
-    def __init__(self, memory: ClientStoreView, id: str, count: int) -> None:
+    def __init__(self, memory: ClientStoreView, id: str, count: int, take_over: Callable[[], Awaitable[bool]]) -> None:
         self._store = memory
+        self._take_over = take_over
         self._id = id
         self._count = count
         self._pieces_read = 0
@@ -108,15 +122,22 @@ class StoreReader:
         self._ready = b""
         """Events that were not returned because the caller was cancelled."""
         self._ended = False
+        self._stopped = False
+        """Whether the process that was creating the response has stopped."""
 
     async def read(self) -> bytes:
-        """Return the next events. If the process that was creating the response has stopped, these include events that
-        report the failure.
+        """Return the next events. If the process that was creating the response has stopped, and no other one continues
+        it, these include events that report the failure.
         """
         await self._poll()
         while not (self._ready or self._ended):
-            await anyio.sleep(POLL_SECONDS / 2)
-            await self._poll()
+            if self._stopped and not await self._take_over():
+                await self._poll()  # it may have just ended
+                if self._stopped:
+                    await use_async(self._store.store, self._fail)
+            else:
+                await anyio.sleep(POLL_SECONDS / 2)
+                await self._poll()
         events, self._ready = self._ready, b""
         return events
 
@@ -126,7 +147,7 @@ class StoreReader:
 
     def _read_store(self) -> None:
         # Checked first: if the process has stopped, all events that it wrote are in the store by now.
-        at_work = is_at_work(self._store, self._id)
+        lease = read_lease(self._store, self._id)
         pieces, over = stored_pieces(self._store, self._id) or (0, False)
         while self._pieces_read < pieces and not self._ready:
             piece = self._store.demand(background.events_key(self._id, self._pieces_read)) or b""
@@ -135,39 +156,58 @@ class StoreReader:
             self._ready, self._count = background.skip_events(piece, self._count)
         if self._pieces_read < pieces:
             return
-        self._ended = over or not at_work
-        if self._ended and not over:
-            response = responses.read_stored(self._id, self._store.demand).whole
-            self._ready += background.failed_events(background.failed_response(response), self._events_read)
+        self._ended = over
+        self._stopped = not over and lease.until <= time.time()
+
+    def _fail(self) -> None:
+        """Add the events that report that the process has stopped."""
+        response = responses.read_stored(self._id, self._store.demand).whole
+        hosted = read_lease(self._store, self._id).generation == HOSTED
+        failed = background.failed_response(response, hosted=hosted)
+        self._ready += background.failed_events(failed, self._events_read)
+        self._ended = True
 
 
-def is_at_work(memory: ClientStoreView, id: str) -> bool:
-    """Return whether the process that creates a response has recently renewed its lease. Raises StoreError."""
-    until = memory.demand(background.lease_key(id))
-    return until is not None and float(until) > time.time()
+@define(eq=False)
+class _New:
+    """The state that has to be published."""
+
+    entries: int
+    """Number of log entries."""
+    inputs: list[JournalInput]
+    """The inputs since the last piece of the journal."""
+    piece: bytes = b""
+    """The same, as a piece of the journal."""
 
 
-def stored_pieces(memory: ClientStoreView, id: str) -> tuple[int, bool] | None:
-    """Return the number of stored event pieces and whether they are complete, or None if none are stored. Raises
-    StoreError.
-    """
-    found = memory.demand(background.events_key(id))
-    if found is None:
-        return None
-    pieces, over = found.split()
-    return int(pieces), over == b"1"
+Answering = Callable[[], Coroutine[Any, Any, None]]
 
 
 class BackgroundResponse:
-    """A response that this process creates. `begun` contains its first events."""
+    """A response that this process creates. `begun` contains its first events. `hosted` means that this server executes
+    its tools, so that no other process may continue it.
+    """
 
-    def __init__(self, exchange: Exchange, begun: bytes, memory: ClientStoreView, lease: float) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        begun: bytes,
+        memory: ClientStoreView,
+        lease: float,
+        *,
+        hosted: bool = False,
+        continued: Continued | None = None,
+    ) -> None:
         self._conversation = exchange.conversation
         self._request_id = exchange.request_id
         self._store = memory
         self._lease = lease
+        self._journal = exchange if isinstance(exchange, JournaledExchange) else None
+        self._generation = HOSTED if hosted else self._journal.generation if self._journal is not None else 0
         self._streamed = exchange.conversation.raw.get("stream") is True
         self._stop: Callable[[StreamtoolError], object] | None = None
+        self._lost = False
+        """Whether another process has continued the response, because this one seemed to have stopped."""
         self.log = EventLog()
         self.log.put(begun)
         self._last = b""
@@ -180,8 +220,26 @@ class BackgroundResponse:
         """Time when the lease in the store was last renewed."""
         response = background.last_response(begun)
         self.id: str = response["id"]
-        self._write(background.unfinished_entries(exchange.conversation, response))
-        self._publish()
+        if continued is None:
+            self._write(background.unfinished_entries(exchange.conversation, response))
+            if self._journal is not None:
+                self._store.remember(background.journal_key(self.id), self._journal.asked.write())
+        else:
+            self._continue(continued)
+        self._publish(self._take() if continued is None else _New(self._stored_entries, []))
+
+    def _continue(self, continued: Continued) -> None:
+        """Adopt the events of the process that has created the response so far."""
+        if continued.complete:
+            self._last = continued.rest
+        if not self._streamed:
+            return
+        if continued.published:
+            self.log.put(continued.published)
+        self._stored_pieces = continued.pieces
+        self._stored_entries = len(self.log.pieces) if continued.pieces else 0
+        if continued.rest:
+            self.log.put(continued.rest)
 
     async def put(self, message: ASGIMessage) -> None:
         """Handle a message from the exchange, which behaves as if a client were waiting. This is the exchange's
@@ -195,19 +253,15 @@ class BackgroundResponse:
                 self.log.put(events)
 
     async def make(
-        self,
-        run: Callable[[], Awaitable[None]],
-        stop: Callable[[StreamtoolError], object],
-        receive: Receive,
-        send: Send,
-        keepalive: float,
+        self, run: Callable[[], Awaitable[None]], stop: Callable[[StreamtoolError], object], *answers: Answering
     ) -> None:
-        """Create the response with `run` while responding to the client that requested it. `stop` ends `run` early."""
+        """Create the response with `run`, and respond to clients with `answers`. `stop` ends `run` early."""
         self._stop = stop
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._sync)
-                tasks.start_soon(self._answer, receive, send, keepalive)
+                for answer in answers:
+                    tasks.start_soon(answer)
                 await run()
                 self._end()
         finally:
@@ -220,7 +274,8 @@ class BackgroundResponse:
         with anyio.move_on_after(_CANCEL_SECONDS):
             await self.log.ended.wait()
 
-    async def _answer(self, receive: Receive, send: Send, keepalive: float) -> None:
+    async def answer(self, receive: Receive, send: Send, keepalive: float) -> None:
+        """Respond to the client that has requested the response."""
         if self._streamed:
             await send_events(LogReader(self.log, 0), receive, send, keepalive)
             return
@@ -229,34 +284,59 @@ class BackgroundResponse:
             await send_json(send, begun, extra=((responses.REQUEST_ID, self._request_id.encode()),))
 
     async def _sync(self) -> None:
-        """Publish the state for other processes, and check whether one of them has cancelled the response."""
-        cancelled = partial(self._store.recall, background.cancel_key(self.id))
+        """Publish the state for other processes, and check whether one of them has cancelled or continued the
+        response.
+        """
         while not self.log.ended.is_set():
             with anyio.move_on_after(min(POLL_SECONDS, self._lease / 3)):
                 await self.log.ended.wait()
                 return
-            self._publish()
-            if await use_async(self._store.store, cancelled):
+            new = self._take()
+            cancelled = await use_async(self._store.store, partial(self._look, new))
+            if self._lost and self._stop is not None:
+                self._stop(ReplyCancelled("another process has continued the response"))
+            if self._lost or self.log.ended.is_set():
+                return
+            self._publish(new)
+            if cancelled:
                 await self.cancel()
 
-    def _publish(self) -> None:
-        """Store this process's lease and any new events."""
+    def _take(self) -> "_New":
+        """Return the state that has to be published."""
+        return _New(len(self.log.pieces), [] if self._journal is None else self._journal.take())
+
+    def _look(self, new: "_New") -> bool:
+        """Return whether a client has cancelled the response. Prepare a piece of the journal."""
+        lease = self._store.recall(background.lease_key(self.id))
+        self._lost = lease is not None and read_lease_value(lease).generation > self._generation
+        new.piece = pack(new.inputs) if new.inputs else b""
+        return bool(self._store.recall(background.cancel_key(self.id)))
+
+    def _publish(self, new: "_New") -> None:
+        """Store this process's lease and any new inputs and events. The inputs are stored first, so that another
+        process can repeat the events that it finds.
+        """
         now = time.time()
         if now - self._leased > self._lease / 3:
             self._leased = now
-            self._store.remember(background.lease_key(self.id), b"%f" % (now + self._lease))
+            self._store.remember(background.lease_key(self.id), Lease(now + self._lease, self._generation).write())
+        if new.piece and self._journal is not None:
+            self._journal.store(self._store, self.id, new.piece)
         over = self.log.ended.is_set()
-        new = b"".join(self.log.pieces[self._stored_entries :]) if self._streamed else b""
-        if new:
-            self._store.remember(background.events_key(self.id, self._stored_pieces), new)
-            self._stored_entries = len(self.log.pieces)
+        events = b"".join(self.log.pieces[self._stored_entries : new.entries]) if self._streamed else b""
+        if events:
+            self._store.remember(background.events_key(self.id, self._stored_pieces), events)
+            self._stored_entries = new.entries
             self._stored_pieces += 1
-        if new or (over and self._streamed):
+        if events or (over and self._streamed):
             self._store.remember(background.events_key(self.id), b"%d %d" % (self._stored_pieces, over))
 
     def _end(self) -> None:
         """Store the final state."""
         if self.log.ended.is_set():
+            return
+        if self._lost:
+            self.log.close()
             return
         if self._last:
             response = background.last_response(self._last)
@@ -267,7 +347,9 @@ class BackgroundResponse:
         if response["status"] in background.ENDED_EARLY:  # any other response is stored by its exchange
             self._write(background.unfinished_entries(self._conversation, response))
         self.log.close()
-        self._publish()
+        self._publish(self._take())
+        if self._journal is not None:
+            self._journal.forget(self._store, self.id)
 
     def _write(self, entries: list[tuple[str, bytes]]) -> None:
         for id, value in entries:
@@ -281,9 +363,18 @@ class Background:
         self._made: dict[tuple[str, str], BackgroundResponse] = {}
 
     @contextmanager
-    def making(self, exchange: Exchange, memory: ClientStoreView, lease: float) -> Iterator[BackgroundResponse]:
+    def making(
+        self,
+        exchange: Exchange,
+        memory: ClientStoreView,
+        lease: float,
+        *,
+        hosted: bool = False,
+        continued: Continued | None = None,
+    ) -> Iterator[BackgroundResponse]:
         """Yield the response of the exchange. `find` returns it while the block runs."""
-        made = BackgroundResponse(exchange, exchange.announce(), memory, lease)
+        begun = exchange.announce() if continued is None else continued.begun
+        made = BackgroundResponse(exchange, begun, memory, lease, hosted=hosted, continued=continued)
         key = memory.client, made.id
         self._made[key] = made
         try:

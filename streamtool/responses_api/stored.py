@@ -4,11 +4,14 @@ Their paths are below the Responses path. A client can find only its own respons
 response created with another key: the id of another client's response is treated as unknown.
 """
 
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import anyio
+from anyio.abc import TaskGroup
 from attrs import evolve
 
 from streamtool.asgi.off_loop import off_loop
@@ -16,7 +19,13 @@ from streamtool.asgi.types import Receive, Scope, Send, route_path, send_json
 from streamtool.core.errors import MethodError, RequestError
 from streamtool.prompting.transcripts import transcript_key
 from streamtool.protocols import responses
-from streamtool.protocols.responses.background import UNFINISHED, cancel_key, events_key, failed_response
+from streamtool.protocols.responses.background import (
+    UNFINISHED,
+    cancel_key,
+    events_key,
+    failed_response,
+    journal_key,
+)
 from streamtool.protocols.responses.stored import StoredResponse
 from streamtool.responses_api.background import (
     POLL_SECONDS,
@@ -24,10 +33,9 @@ from streamtool.responses_api.background import (
     EventReader,
     LogReader,
     StoreReader,
-    is_at_work,
     send_events,
-    stored_pieces,
 )
+from streamtool.responses_api.journal import HOSTED, read_lease, stored_pieces
 from streamtool.settings import Settings
 from streamtool.store.replies import ClientStoreView, Store, client_store_of
 
@@ -35,6 +43,11 @@ _METHODS = {"": ("GET", "DELETE"), "input_items": ("GET",), "cancel": ("POST",)}
 """Allowed methods, by the part of the path after the id."""
 _CHECKS: Final = 20
 """Maximum number of checks for whether another process has ended a response that was cancelled in this process."""
+
+TakeOver = Callable[[ClientStoreView, str], Awaitable[Callable[[], Coroutine[Any, Any, None]] | None]]
+"""A function that claims a response whose process has stopped, and returns a function that continues it; or returns
+None if the response cannot be continued, or another process has claimed it.
+"""
 
 
 class StoredResponses:
@@ -54,8 +67,13 @@ class StoredResponses:
         place = self._split_path(path)
         return () if place is None else _METHODS[place[1]]
 
-    async def serve(self, store: Store, made: Background, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a client's request. Raises MethodError, NotFoundError, RequestError or StoreError."""
+    async def serve(
+        self, store: Store, made: Background, scope: Scope, receive: Receive, send: Send, *, take_over: TakeOver
+    ) -> None:
+        """Answer a client's request. Raises MethodError, NotFoundError, RequestError or StoreError.
+
+        If the client asks for a response whose process has stopped, this call continues the response.
+        """
         path, method = route_path(scope), scope["method"]
         place = self._split_path(path)
         if place is None or method not in _METHODS[place[1]]:
@@ -64,14 +82,28 @@ class StoredResponses:
         memory, (id, part) = client_store_of(store, scope["headers"]), place
         if part == "cancel":
             await self._cancel(made, memory, id)
-        elif method == "GET" and not part and asked.get("stream") == "true":
-            await send_events(await _open_reader(made, memory, id, asked), receive, send, self._keepalive)
+        elif method == "GET" and not part:
+            tasks = anyio.create_task_group()
+            take = partial(_take_over, tasks, take_over, memory, id)
+            if asked.get("stream") == "true":
+                reader = await _open_reader(made, memory, id, asked, take)
+                async with tasks:
+                    await send_events(reader, receive, send, self._keepalive)
+                return
+            response, stopped = await off_loop(partial(_read, memory, id))
+            if stopped:
+                async with tasks:
+                    await take()
+                    response, _ = await off_loop(partial(_read, memory, id))
+                    await send_json(send, response.write())
+                return
+            await send_json(send, response.write())
             return
         await send_json(send, await off_loop(partial(_answer, memory, method, id, part, asked)))
 
     async def _cancel(self, made: Background, memory: ClientStoreView, id: str) -> None:
         """End a response. It may be created by another process, which notices the cancellation within a few seconds."""
-        response = await off_loop(partial(_read_current, memory, id))
+        response, _ = await off_loop(partial(_read, memory, id))
         if not response.background:
             raise RequestError("Only a background response can be cancelled; to end this one, close the connection.")
         own = made.find(memory, id)
@@ -81,7 +113,7 @@ class StoredResponses:
         if response.status in UNFINISHED:
             memory.remember(cancel_key(id), b"1")
         for _ in range(_CHECKS):
-            if (await off_loop(partial(_read_current, memory, id))).status not in UNFINISHED:
+            if (await off_loop(partial(_read, memory, id)))[0].status not in UNFINISHED:
                 break
             await anyio.sleep(POLL_SECONDS / 4)
 
@@ -94,7 +126,30 @@ class StoredResponses:
         return None
 
 
-async def _open_reader(made: Background, memory: ClientStoreView, id: str, asked: dict[str, str]) -> EventReader:
+async def _take_over(tasks: TaskGroup, take_over: TakeOver, memory: ClientStoreView, id: str) -> bool:
+    """Continue a response whose process has stopped, as one of the tasks. Return whether this process or another one
+    continues it.
+    """
+    run = await take_over(memory, id)
+    if run is not None:
+        tasks.start_soon(run)
+        return True
+    for _ in range(_CHECKS):
+        if await off_loop(partial(memory.demand, journal_key(id))) is None:
+            return False
+        if not (await off_loop(partial(_read, memory, id)))[1]:
+            return True
+        await anyio.sleep(POLL_SECONDS / 4)
+    return False
+
+
+async def _open_reader(
+    made: Background,
+    memory: ClientStoreView,
+    id: str,
+    asked: dict[str, str],
+    take_over: Callable[[], Awaitable[bool]],
+) -> EventReader:
     """Return a reader for the events that the client requested. Raises NotFoundError, RequestError or StoreError."""
     after = asked.get("starting_after", "-1")
     if not after.removeprefix("-").isdecimal():
@@ -109,23 +164,23 @@ async def _open_reader(made: Background, memory: ClientStoreView, id: str, asked
         )
     count = max(int(after[:18]) + 1, 0)
     own = made.find(memory, id)
-    return StoreReader(memory, id, count) if own is None else LogReader(own.log, count)
+    return StoreReader(memory, id, count, take_over) if own is None else LogReader(own.log, count)
 
 
-def _read_current(memory: ClientStoreView, id: str) -> StoredResponse:
-    """Return the response in its current state, which is `failed` if the process that was creating the response has
-    stopped.
+def _read(memory: ClientStoreView, id: str) -> tuple[StoredResponse, bool]:
+    """Return the response in its current state, and whether the process that was creating it has stopped. Its status is
+    then `failed`.
     """
     response = responses.read_stored(id, memory.demand)
-    if response.status in UNFINISHED and not is_at_work(memory, id):
+    if response.status in UNFINISHED and (lease := read_lease(memory, id)).until <= time.time():
         response = responses.read_stored(id, memory.demand)  # it may have just ended
         if response.status in UNFINISHED:
-            return evolve(response, head=failed_response(response.head))
-    return response
+            return evolve(response, head=failed_response(response.head, hosted=lease.generation == HOSTED)), True
+    return response, False
 
 
 def _answer(memory: ClientStoreView, method: str, id: str, part: str, asked: dict[str, str]) -> bytes:
-    response = _read_current(memory, id)
+    response, _ = _read(memory, id)
     if part == "input_items":
         return responses.write_input_items(response, asked)
     if method != "DELETE":
@@ -133,7 +188,7 @@ def _answer(memory: ClientStoreView, method: str, id: str, part: str, asked: dic
     if response.status in UNFINISHED:
         raise RequestError("The response is still in progress: cancel it first.", code="response_not_complete")
     pieces, _ = stored_pieces(memory, id) or (0, True)
-    events = (events_key(id), *(events_key(id, piece) for piece in range(pieces)))
+    events = (journal_key(id), events_key(id), *(events_key(id, piece) for piece in range(pieces)))
     for name in (*response.keys, *(transcript_key(call) for call in response.calls), *events):
         memory.forget(name)
     return responses.write_deleted(id)

@@ -256,8 +256,8 @@ class StoreSettings:
     """
 
     lease: float = setting(30.0)
-    """Maximum seconds between two progress reports from the process that creates a background response; after that, the
-    response fails.
+    """Maximum seconds between two progress reports from the process that creates a background response; after that,
+    another process continues it.
     """
 
     def __attrs_post_init__(self) -> None:

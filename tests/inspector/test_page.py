@@ -11,9 +11,11 @@ from typing import Any
 import httpx
 import pytest
 from support.browsers import CHROMIUM, PATIENT, launched
+from support.continuing import Continuing, Fault, engine_of, settings_for
 from support.inspected import CALL, TOOLS, model
 from support.servers import ROOT, uvicorn_server
 
+from streamtool.middleware import ToolMiddleware
 from streamtool.proxy import Proxy
 from streamtool.testing import Hold, Pause, ScriptedUpstream, text
 
@@ -64,7 +66,8 @@ def site(browser: Any) -> Iterator[Any]:
 
         def made(upstream: Any, *, viewport: tuple[int, int] = (1280, 900), **options: Any) -> Site:
             given = {"inspect": True, "contents": True, **options}
-            served = stack.enter_context(uvicorn_server(Proxy(apps={"sample": upstream}, **given)))
+            app = upstream if isinstance(upstream, ToolMiddleware) else Proxy(apps={"sample": upstream}, **given)
+            served = stack.enter_context(uvicorn_server(app))
             context = browser.new_context(viewport={"width": viewport[0], "height": viewport[1]})
             stack.callback(context.close)
             found = Site(f"http://127.0.0.1:{served.port}", context.new_page())
@@ -356,6 +359,9 @@ def test_the_keyboard_is_sufficient(site):
             break
         page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".session")
+    assert page.evaluate("() => document.activeElement.textContent") == "Session"
+    page.keyboard.press("ArrowRight")
     page.wait_for_selector(".message")
     assert page.evaluate("() => document.activeElement.textContent") == "Prompt"
     page.keyboard.press("Escape")
@@ -374,7 +380,7 @@ def test_axe_finds_nothing_serious(site, scheme):
         page.wait_for_selector(ready)
         serious(page)
     found.show()
-    for tab in ("prompt", "bytes", "requests"):
+    for tab in ("session", "prompt", "bytes", "requests"):
         page.click(f"#tab-{tab}")
         page.wait_for_selector("#panel pre")
         serious(page)
@@ -441,6 +447,37 @@ def test_copies_are_a_test_case_and_a_curl_command(site):
     assert (lines[0]["type"], lines[-1]["type"]) == ("exchange", "record")
 
 
+def test_a_session_is_one_story_and_leads_to_its_exchanges(site):
+    found = site(model(CALL, f"{HOSTILE} It rains."))
+    found.ask()
+    call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    question = {"role": "user", "content": "What is the weather in Paris?"}
+    result = {"role": "tool", "tool_call_id": "c1", "content": HOSTILE}
+    found.ask(messages=[question, {"role": "assistant", "tool_calls": [call]}, result])
+    page = found.show(2)
+    page.click("#tab-session")
+    page.wait_for_selector(".session")
+    told = page.eval_on_selector_all(".session li", "(all) => all.map((one) => one.className)")
+    assert told == ["said user", "reply", "between", "said tool", "reply shown"]
+    assert HOSTILE in page.text_content(".session .tool")
+    assert page.evaluate("() => window.hacked") is None
+    page.click(".session a >> nth=0")
+    page.wait_for_selector(".written span")
+    assert page.text_content("h2").startswith("Exchange 1 ")
+
+
+def test_the_seam_of_a_resumed_reply_is_marked(site):
+    upstream = Continuing("llama.cpp", f"Let me look.\n{CALL}", Fault(40, "reset"))
+    app = ToolMiddleware(upstream.app, settings=settings_for(upstream.kind, inspect=True, contents=True))
+    app.templates.engines.note("u", engine_of(upstream.kind))
+    found = site(app)
+    found.ask()
+    page = found.show()
+    assert page.text_content(".verdict").startswith("The server broke off inside")
+    page.click(".seam")
+    assert "another attempt continues" in step(page)["Resumed"]
+
+
 def test_without_contents_the_text_is_masked(site):
     found = site(model(f"Secret words.\n{CALL}"), contents=False)
     found.ask()
@@ -454,7 +491,7 @@ def test_without_contents_the_text_is_masked(site):
 
 
 def test_the_first_how_to_works(site):
-    """Follow docs/inspector.md step by step."""
+    """Follow docs/no-call.md step by step."""
     reply = 'Sure! I will use the weather tool now.\n\n<tool>get_wether</tool>\n<args>{"city": "Paris"}</args>'
     found = site(model("ok"))
     page = found.open("#/try")

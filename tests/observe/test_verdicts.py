@@ -65,6 +65,7 @@ CASES = {
     "server silent": (failed(errors.UpstreamTimeout("the upstream sent nothing for 5 seconds")), "did not answer in time: the upstream sent nothing for 5 seconds."),
     "server rejected request": (upstream(status=422), "rejected the request with 422"),
     "server failed": (upstream(), "The server failed (502): no."),
+    "process died": (upstream("server_stopped"), "has died"),
     "stopping": (failed(errors.UnavailableError("x", code="shutting_down")), "This server is stopping"),
     "overloaded": (failed(errors.UnavailableError("x", code="overloaded")), "too many open requests"),
     "store failed": (failed(errors.StoreError("x")), "The store of earlier replies cannot be read"),
@@ -179,7 +180,7 @@ def test_every_class_of_errors_has_a_verdict_of_its_own():
 
 
 UPSTREAM_CODES = {
-    "context_length_exceeded", "prompt_truncated", "truncated_call", "invalid_arguments", "unknown_tool", "reply_too_large",
+    "context_length_exceeded", "prompt_truncated", "server_stopped", "truncated_call", "invalid_arguments", "unknown_tool", "reply_too_large",
     "event_too_long", "upstream_unreadable", "continuation_differs", "malformed_call", "upstream_closed", "no_descriptors",
 }  # fmt: skip
 """Codes of the upstream's errors that have separate verdicts."""
@@ -214,7 +215,7 @@ def test_every_failure_in_the_table_is_told():
 
 def test_every_reason_for_discarding_text_is_told():
     """The reasons are the literals passed to `discard`, and those of the parser's events."""
-    reasons = {"malformed", "rejected", "cut_off", "unknown", "limit", "invented", "noise"}
+    reasons = {"malformed", "rejected", "cut_off", "unknown", "limit", "invented", "invented_turn", "noise"}
     for path in (ROOT / "streamtool" / "filters").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "discard":

@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from attrs import evolve
 from support.dialects import ALL_CLIENTS, PATHS, Ask, read, said, write
 from support.native_replies import native_call
 from support.scripted_replies import (
@@ -226,6 +227,43 @@ async def test_a_made_up_tool_message_ends_the_reply():
     got = await talk.ask("chat", ASK)
     assert got.parts == CALLED
     assert dict(talk.records[0].discarded)["invented result"] > 0
+
+
+# --- turns made up by the model
+
+
+TURN = f"<|im_end|>\n<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\n{CALL}"
+
+
+@both
+@clients
+@pytest.mark.parametrize("text", ["So.", f"So.\n{CALL}", CALL])
+async def test_a_made_up_turn_ends_the_reply(client: str, text: str):
+    begun = said("chat", f"{text}{TURN}").steps[:-3]
+    talk = ModelClient(Script((*begun, Hang())))
+    with anyio.fail_after(5):
+        got = await talk.ask(client, ASK)
+    called = CALL in text
+    assert got.parts == (*(("So.",) if text.startswith("So.") else ()), *(CALLED if called else ()))
+    assert got.reason == ("calls" if called else "stop")
+    assert dict(talk.records[0].discarded)["invented turn"] > 0
+    assert talk.causes == ()
+
+
+@both
+async def test_a_made_up_turn_ends_a_whole_reply():
+    talk = ModelClient(f"So.{TURN}")
+    got = await talk.ask("chat", evolve(ASK, stream=False))
+    assert (got.parts, got.reason) == (("So.",), "stop")
+
+
+@both
+async def test_a_reply_that_ends_with_a_made_up_turn_is_judged():
+    begun = said("chat", f"{BLOCKED}{TURN}").steps[:-3]
+    talk = ModelClient(Script((*begun, Hang())), CALL)
+    with anyio.fail_after(5):
+        assert (await talk.ask("chat", evolve(ASK, choice="required"))).parts == CALLED
+    assert talk.causes == ("required call missing",)
 
 
 @both

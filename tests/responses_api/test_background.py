@@ -5,6 +5,7 @@ server.
 """
 
 import signal
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ import httpx
 import httpx2
 import openai
 import pytest
+from support.continuing import Continuing, Fault
 from support.dialects import chat
 from support.redis_server import places
 from support.servers import Process, RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server, wait_for
@@ -319,8 +321,60 @@ def test_another_process_can_poll_stream_and_cancel_and_outlives_the_first(
         assert "has stopped" in error.message
         assert failed.sequence_number == error.sequence_number + 1 == before.sequence_number + 2
         assert ended(there, id).status == "failed"
-        with pytest.raises(openai.BadRequestError, match="in progress"):
+        with pytest.raises(openai.BadRequestError, match="is failed"):
             there.create(model="m", input="And?", previous_response_id=id)
+
+
+CONTINUING = """
+chat_template = "none"
+[upstream.u]
+url = "URL"
+protocol = "completions"
+"""
+WRITE: Any = {"type": "function", "name": "write", "parameters": {"type": "object", "properties": {"text": {}}}}
+GIVEN = '{"text": "größe = 3.14159\\n\\tand more"}'
+WRITTEN = f'Look: <tool_call>{{"name": "write", "arguments": {GIVEN}}}</tool_call>'
+AT = WRITTEN.index("3.14") + 3
+
+
+@pytest.mark.parametrize("kind", ["file", pytest.param("redis", marks=pytest.mark.long)])
+def test_another_process_continues_a_response_in_the_middle_of_a_call(kind: str, client_of: Any, tmp_path: Path):
+    upstream = Continuing("completions", WRITTEN, *[Fault(AT, "hang")] * 2, Fault(AT + 7, "hang"))
+    with ExitStack() as stack:
+        url = stack.enter_context(uvicorn_server(upstream.app)).url
+        where = stack.enter_context(places(tmp_path, kind))
+        variables: Any = {f"store__{name}": value for name, value in where.items()}
+        file = CONTINUING.replace("URL", url)
+        one, other, last = (
+            stack.enter_context(Process(folder(tmp_path, name), "uvicorn", file, store__lease=1.2, **variables))
+            for name in ("one", "other", "last")
+        )
+        polled = ask(client_of(one), tools=[WRITE]).id
+        streamed = next(ask(client_of(one), tools=[WRITE], stream=True)).response.id
+        wait_for(lambda: len(upstream.requests) == 2, "the upstream is asked")
+        events: list[Any] = []
+        for process, until in ((one, '{"text": "größe = 3.1'), (other, '{"text": "größe = 3.14159')):
+            for event in client_of(other).retrieve(streamed, stream=True, starting_after=len(events) - 1):
+                events.append(event)
+                if arguments_of(events).startswith(until):
+                    break
+            process.stop(signal.SIGKILL)
+            assert process.code() != 0
+        there = client_of(last)
+        events += there.retrieve(streamed, stream=True, starting_after=len(events) - 1)
+        assert [event.sequence_number for event in events] == [*range(len(events))]
+        for found in (ended(there, streamed), ended(there, polled)):
+            assert (found.status, [item.type for item in found.output]) == ("completed", ["message", "function_call"])
+            assert found.output[1].arguments == arguments_of(events) == GIVEN
+        assert events[-1].response == ended(there, streamed)
+        assert len(upstream.requests) == 5
+        if kind == "file":
+            with sqlite3.connect(where["file"]) as base:
+                assert not base.execute("SELECT key FROM replies WHERE key LIKE '% journal %'").fetchall()
+
+
+def arguments_of(events: Any) -> str:
+    return "".join(event.delta for event in events if event.type == "response.function_call_arguments.delta")
 
 
 def folder(path: Path, name: str) -> Path:

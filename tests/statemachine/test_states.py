@@ -125,6 +125,8 @@ def test_illegal_sequences_are_reported(events: list[Event], sentence: str) -> N
         ('<tool_call>{"name": "ping", "arguments": {}}</tool_call>x', State.TEXT),
         ("<function=ping>\n", State.CANDIDATE),
         ("<function=ping>\n</function>x", State.TEXT),
+        ("a<|im_end|>\n<|im_start|>", State.TEXT),
+        ("a<|im_end|>\n<|im_start|>user", State.OVER),
         ("@ping {", State.CALL),
         ("@alice s", State.TEXT),
     ],

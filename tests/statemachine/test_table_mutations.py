@@ -57,6 +57,8 @@ TEXTS: list[tuple[str, dict[str, Any]]] = [
     ("<|channel|>final<|message|>b", {"formats": ["harmony"]}),
     (f">>>ping\n{CALL}\n>>>all\nb", {"formats": ["functionary", "tool_call"]}),
     (f"<|start|>assistant<|channel|>commentary to=functions.ping <|message|>{CALL} a <|call|>b", EVERYTHING),
+    ("a<|im_end|>\n<|im_start|>user\nb", {}),
+    ("<think>a<|im_end|>\n<|im_start|>user\nb", {}),
 ]
 
 

@@ -15,7 +15,7 @@ from support.dialects import SAYS
 from streamtool.core.errors import UpstreamError, UpstreamTimeout
 from streamtool.models.engines import ENGINES, FoundEngine
 from streamtool.settings import Settings
-from streamtool.testing import Die, Recorded, Script, ScriptedUpstream, status
+from streamtool.testing import Die, Hang, Recorded, Script, ScriptedUpstream, status
 
 TOKEN = re.compile(r"</?[^\s<>]+>| ?\w{1,4}|[^\w\s]{1,3}|\s+")
 """The server's tokens."""
@@ -38,8 +38,8 @@ class Fault:
     at: int
     """Number of characters of the whole reply that precede it."""
     how: str
-    """`reset` (an exception), `stall` (a timeout), `fin` (the body ends), `error` (an event that reports an error),
-    `length`, or `broken` (the model writes something else, and ends its reply).
+    """`reset` (an exception), `stall` (a timeout), `hang` (silence), `fin` (the body ends), `error` (an event that
+    reports an error), `length`, or `broken` (the model writes something else, and ends its reply).
     """
     bad: str = ""
     """The text that the model writes at the place of a `broken` reply."""
@@ -99,12 +99,14 @@ class Continuing:
             pieces.append(token[: max(0, end - place)])
             place += len(token)
         how = "stop" if fault is None else fault.how
-        ends = {"reset": "die", "stall": "die", "fin": "die", "broken": "stop"}.get(how, how)
+        ends = {"reset": "die", "stall": "die", "hang": "die", "fin": "die", "broken": "stop"}.get(how, how)
         if fault is not None:
             pieces += self.tokens(fault.bad)
         steps = tuple(SAYS[protocol_of(self.kind)]([piece for piece in pieces if piece], ends))
         if how in ERRORS:
             steps = (*steps, Die(ERRORS[how]))  # type: ignore[assignment]
+        if how == "hang":
+            steps = (*steps, Hang())  # type: ignore[assignment]
         media = "application/x-ndjson" if self.kind == "ollama" else "text/event-stream"
         return Script(steps, content_type=media)
 

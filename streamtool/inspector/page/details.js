@@ -1,6 +1,38 @@
-// Contents of the other tabs: prompt, bytes and requests.
+// Contents of the other tabs: session, prompt, bytes and requests.
 
 import { el, plural, seconds } from "./dom.js";
+import { colour, outcome, tokens } from "./words.js";
+
+// Returns one turn of a session: what the client added, then the reply.
+function turn({ id, summary, earlier, waited, inputs, text, calls }, shown) {
+  const told = (word, body, kind = "", fact = null) => el("li", { class: `said ${kind}` },
+    el("h4", {}, word, fact && el("span", { class: "when" }, ` ${fact}`)), el("pre", {}, body));
+  const ran = inputs.filter(({ kind }) => kind === "result").length;
+  const after = waited !== null && (ran
+    ? `${plural(ran, "result")}, ${seconds(waited)} after the call${ran > 1 ? "s" : ""}` : `${seconds(waited)} after the reply`);
+  const facts = [summary.seconds != null && seconds(summary.seconds), tokens(summary), summary.verdict?.text].filter(Boolean);
+  return [
+    earlier > 0 && el("li", { class: "between" }, `${plural(earlier, "earlier message")} of which no exchange is stored`),
+    after && el("li", { class: "between" }, after),
+    inputs.map((one) => one.kind === "user" ? told("User", one.text, "user")
+      : told(`Result of ${one.name}`, one.text || "(empty)", `tool${one.error ? " failed" : ""}`, one.error && "error")),
+    el("li", { class: `reply${id === shown ? " shown" : ""}` },
+      el("h4", {}, el("a", { href: `#/exchange/${encodeURIComponent(id)}`, "aria-current": id === shown && "true" }, `Exchange ${id}`), " ",
+        el("span", { class: `outcome ${colour(summary)}` }, outcome(summary)), el("span", { class: "when" }, ` ${facts.join(" · ")}`)),
+      text.trim() && el("pre", {}, text),
+      calls.map((call) => el("pre", { class: "call" }, `${call.name}(${call.arguments})`)),
+      summary.error && el("p", { class: "why" }, summary.error.message)),
+  ];
+}
+
+export function sessionView({ turns }, shown) {
+  const [first, last] = [turns[0].summary, turns[turns.length - 1].summary];
+  const whole = first.at && last.at && last.seconds != null ? `, ${seconds(last.at + last.seconds - first.at)} in all` : "";
+  const calls = turns.reduce((sum, { calls }) => sum + calls.length, 0);
+  return el("div", {},
+    el("p", {}, `${plural(turns.length, "exchange")}, ${plural(calls, "call")}${whole}.`),
+    el("ol", { class: "session", role: "list" }, turns.map((one) => turn(one, shown)).flat(2)));
+}
 
 // Returns the text as elements, split at its marks and at the end of the cached prefix.
 function marked(text, marks, kept) {

@@ -3,10 +3,10 @@
 import { formats, json, text } from "./api.js";
 import { copy, el, plural, seconds, show, verdict } from "./dom.js";
 import { colour, discarded, found, outcome, quotations, speed, title, tokens } from "./words.js";
-import { bytesView, promptView, requestsView } from "./details.js";
+import { bytesView, promptView, requestsView, sessionView } from "./details.js";
 import { Picture } from "./picture.js";
 
-const TABS = [["timeline", "Timeline"], ["prompt", "Prompt"], ["bytes", "Bytes"], ["requests", "Requests"]];
+const TABS = [["timeline", "Timeline"], ["session", "Session"], ["prompt", "Prompt"], ["bytes", "Bytes"], ["requests", "Requests"]];
 
 export class ExchangePage {
   constructor(place, id, contents) {
@@ -171,7 +171,7 @@ export class ExchangePage {
     show(this.panel.querySelector(".notes"), notes);
     const open = this.told.summary.outcome === "open";
     const near = reply.rejected ? null : this.told.summary.near?.character;
-    this.picture.load(reply, { follow: first ? open : this.picture.at >= this.picture.last, character: near });
+    this.picture.load(reply, { follow: first ? open : this.picture.at >= this.picture.last, character: near, resumed: this.told.summary.resumed });
   }
 
   choose(which) {
@@ -190,7 +190,7 @@ export class ExchangePage {
     }
     show(this.panel, el("p", { role: "status" }, "…"));
     try {
-      const view = { prompt: promptView, bytes: bytesView, requests: requestsView }[tab];
+      const view = { session: (told) => sessionView(told, this.id), prompt: promptView, bytes: bytesView, requests: requestsView }[tab];
       const made = view(await json(`exchanges/${this.id}/${tab}`));
       if (this.tab === tab && !this.left) show(this.panel, made);
     } catch (error) {

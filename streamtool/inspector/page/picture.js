@@ -81,12 +81,14 @@ export class Picture {
   }
 
   // Shows a reply. If it continues the current one, existing elements are kept.
-  load(reply, { follow = true, character = null } = {}) {
+  // `resumed` names the places where another attempt continued it.
+  load(reply, { follow = true, character = null, resumed = [] } = {}) {
     const before = this.reply;
     const grows = before && before.parser === reply.parser && reply.text.startsWith(before.text);
     this.reply = reply;
     this.steps = reply.steps;
     this.calls = this.callsOf(reply);
+    this.seams = new Map(resumed.map(({ character: at, cause }) => [this.steps.findIndex(([, start]) => start >= at), cause]));
     this.fillWritten(grows ? before.segments : []);
     this.fillReceived(grows ? before.sent : []);
     this.slider.max = this.last;
@@ -130,7 +132,7 @@ export class Picture {
     for (let i = same; i < segments.length; i++) {
       const [start, end, kind, came, left, why] = segments[i];
       const waited = left !== came;
-      const span = el("span", { class: `${kind}${waited ? " waited" : ""}`, "data-step": came, "data-segment": i,
+      const span = el("span", { class: `${kind}${waited ? " waited" : ""}${this.seams.has(came) && segments[i - 1]?.[3] !== came ? " seam" : ""}`, "data-step": came, "data-segment": i,
         title: why ? `buffered: ${why}` : KINDS[kind] }, text.slice(start, end));
       this.spans.push(span);
       made.append(span);
@@ -267,7 +269,27 @@ export class Picture {
     this.paintHolds(draw);
     this.paintSteps(draw);
     this.paintSent(draw);
+    this.paintSeams(draw);
     this.paintHead();
+  }
+
+  // Draws a dashed line where another attempt continues the reply.
+  paintSeams(draw) {
+    draw.fillStyle = draw.strokeStyle = this.colours.discard;
+    for (const [step, cause] of this.seams) {
+      const x = Math.round(this.xOf(step)) - 1.5;
+      if (step < 0 || x < 0 || x > this.width) continue;
+      draw.setLineDash([4, 3]);
+      draw.beginPath();
+      draw.moveTo(x, 2);
+      draw.lineTo(x, HEIGHT - 36);
+      draw.stroke();
+      draw.setLineDash([]);
+      const text = `resumed: ${cause}`;
+      const { width } = draw.measureText(text);
+      const left = x + 5 + width < this.width ? x + 5 : x - 5 - width;
+      if (left > draw.measureText("the model writes").width + 12) draw.fillText(text, left, LANES.top - 6);
+    }
   }
 
   paintLanes(draw) {
@@ -537,6 +559,7 @@ export class Picture {
       ["Delta", `${index + 1} of ${this.steps.length}, at ${seconds(time)}`],
       ["Text", state === "closed" ? "(the end)" : quoted(this.reply.text.slice(start, end))],
       segment && ["Parsed as", `${KINDS[segment[2]]}${segment[4] === null ? "; never sent to the client" : segment[4] !== segment[3] ? `; buffered for ${seconds(this.steps[Math.min(segment[4], this.last)][0] - this.steps[segment[3]][0])}` : ""}`],
+      this.seams.has(index) && ["Resumed", `${this.seams.get(index)}; another attempt continues the reply here`],
       ["State", state],
       ["Buffered", held || waits ? `${held ? plural(held, "character") : "text"}: ${[why, waits].filter(Boolean).join("; ")}` : "nothing"],
       ["Events", events.map((event) => `${event.type}${event.text !== undefined ? ` ${quoted(event.text, 40)}` : event.name ? ` ${event.name}` : ""}${event.repairs?.length ? ` repaired: ${event.repairs.join(", ")}` : ""}${event.reason ? ` (${event.reason})` : ""}`).join(" · ") || "none"],

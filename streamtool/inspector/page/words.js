@@ -24,6 +24,7 @@ export const outcome = (one) => {
   const [word] = OUTCOMES[one.outcome] ?? [one.outcome];
   if (one.outcome === "calls") return plural(one.calls, "call");
   if (one.outcome === "error" && one.error?.status) return `error ${one.error.status}`;
+  if (one.outcome === "text" && one.verdict?.kind === "answered with results") return "answer";
   return one.outcome === "text" && !one.tools ? "text" : word;
 };
 

@@ -1,10 +1,11 @@
 """Stored state of a background response, including the part that clients can read before the response is complete.
 
-In addition to the head and the items, which are stored for every response (`memory`), the store contains up to three
+In addition to the head and the items, which are stored for every response (`memory`), the store contains up to four
 kinds of entries for a background response: the time until which the response's server is assumed to be alive; whether a
-client has cancelled the response; and, if the client requested a stream, the response's events in pieces. Any process
-can therefore handle requests about a response that another process is generating. New requests can continue a response
-only once it is complete; until then, the entry with its items includes its status. Source:
+client has cancelled the response; if the client requested a stream, the response's events in pieces; and, until the
+response ends, the journal from which another process can continue it. Any process can therefore handle requests about a
+response that another process is generating. New requests can continue a response only once it is complete; until then,
+the entry with its items includes its status. Source:
 `resources/responses/responses.py` of openai-python 3.54 (`retrieve` with `starting_after`, `cancel`).
 """
 
@@ -26,6 +27,11 @@ _LOST: Final = {
     "code": "server_error",
     "message": "The server that was generating this response has stopped; create the response again.",
 }
+_LOST_WITH_TOOLS: Final = {
+    "code": "server_error",
+    "message": "The server that was generating this response has stopped. It may have executed tools, so the response "
+    "is not continued: check their effects, then create the response again.",
+}
 
 
 def lease_key(id: str) -> str:
@@ -33,6 +39,11 @@ def lease_key(id: str) -> str:
     alive.
     """
     return f"lease {id}"
+
+
+def journal_key(id: str, piece: int | None = None) -> str:
+    """Return the store key of one piece of the journal, or of the request that it begins with."""
+    return f"journal {id}" if piece is None else f"journal {id} {piece}"
 
 
 def cancel_key(id: str) -> str:
@@ -61,16 +72,19 @@ def unfinished_entries(conversation: Conversation, response: Mapping[str, Json])
     return [(head["id"], wire.encode(items)), (head_key(head["id"]), wire.encode(head))]
 
 
-def failed_response(response: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the response with the status `failed` and an error stating that its server has stopped."""
-    return {**response, "status": "failed", "error": _LOST}
+def failed_response(response: Mapping[str, Json], *, hosted: bool = False) -> dict[str, Json]:
+    """Return the response with the status `failed` and an error stating that its server has stopped. `hosted` means
+    that the server has executed its tools.
+    """
+    return {**response, "status": "failed", "error": _LOST_WITH_TOOLS if hosted else _LOST}
 
 
 def failed_events(response: Mapping[str, Json], number: int) -> bytes:
     """Return the events that end the stream of a response from `failed_response`. `number` is the first event's
     sequence number.
     """
-    error = {"type": "error", "sequence_number": number, **_LOST, "param": None}
+    why = response["error"] if isinstance(response["error"], Mapping) else _LOST
+    error = {"type": "error", "sequence_number": number, **why, "param": None}
     failed = {"type": "response.failed", "sequence_number": number + 1, "response": response}
     return b"event: error\ndata: %b\n\nevent: response.failed\ndata: %b\n\n" % (wire.encode(error), wire.encode(failed))
 

@@ -1,0 +1,348 @@
+"""The journal of a background response: the inputs of its exchange, from which another process can continue it.
+
+An exchange does no I/O, and its ids and the time are given to it. An exchange that receives the same request and the
+same inputs is therefore in the same state, and has produced the same events. The store contains the request, without
+the client's keys, and about once a second the inputs since then, compressed. If the process dies, the next process in
+which the client asks for the response repeats the inputs. For the exchange, the upstream died at their end, so the next
+attempt continues the reply as after any other death.
+
+Only one process continues a response: the one that first claims the current lease, in a counter of the store. It needs
+the keys in the client's request, because keys are not stored.
+"""
+
+import hashlib
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, Final
+
+from attrs import frozen
+
+from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
+from streamtool.exchange import Exchange, Services, UpstreamRequest
+from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.responses.background import events_key, journal_key, lease_key
+from streamtool.protocols.shared import wire as codec
+from streamtool.settings import Settings, StoreSettings
+from streamtool.store.replies import ClientStoreView
+
+HOSTED: Final = -1
+"""The generation of a response that is never continued, because this server executes its tools."""
+_ATTEMPT, _HEAD, _DATA, _LONG, _END, _FAILURE = range(6)
+"""The kinds of inputs."""
+_FRAME: Final = struct.Struct(">BI")
+"""Kind and size of an input."""
+_LEVEL: Final = 1
+"""Level of compression. Events repeat so much that higher levels save little."""
+_SECRETS: Final = codec.KEY_HEADERS | {b"cookie", b"proxy-authorization"}
+"""Names of the headers that are not stored."""
+_DIED: Final = "the server that was generating this response has stopped"
+
+JournalInput = tuple[int, bytes]
+
+
+@frozen
+class Lease:
+    """The time until which the process that creates a response is presumed alive."""
+
+    until: float
+    generation: int
+    """Number of processes that have created the response before, or `HOSTED`."""
+
+    def write(self) -> bytes:
+        return b"%f %d" % (self.until, self.generation)
+
+
+def read_lease(memory: ClientStoreView, id: str) -> Lease:
+    """Return the lease of a response; one that has never been stored has expired. Raises StoreError."""
+    return read_lease_value(memory.demand(lease_key(id)) or b"0 0")
+
+
+def read_lease_value(value: bytes) -> Lease:
+    """Return the lease from its value in the store."""
+    until, generation = value.split()
+    return Lease(float(until), int(generation))
+
+
+@frozen
+class JournaledRequest:
+    """The request for a background response, and the values that its exchange would otherwise generate."""
+
+    seed: str
+    """A random value, from which all ids are derived."""
+    now: int
+    path: str
+    query: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+    @classmethod
+    def of(cls, scope: Any, body: bytes, seed: str) -> "JournaledRequest":
+        """Return the request with this ASGI scope and body."""
+        headers = tuple((name, value) for name, value in scope["headers"] if name not in _SECRETS)
+        return cls(seed, int(time.time()), scope["path"], scope.get("query_string", b""), headers, body)
+
+    def new_ids(self) -> Callable[[str], str]:
+        """Return a function that returns a new id with a prefix, as in all other processes."""
+        numbers = count()
+        return lambda prefix: prefix + hashlib.sha256(f"{self.seed} {next(numbers)}".encode()).hexdigest()[:24]
+
+    def exchange(
+        self,
+        settings: Settings,
+        wire: ClientProtocol,
+        scope: Any,
+        *,
+        clock: Callable[[], float],
+        services: Services,
+        client: str,
+    ) -> "JournaledExchange":
+        """Return an exchange for the request. Raises RequestError if it cannot be served."""
+        return JournaledExchange(
+            self, settings, wire, self.body, scope["headers"], clock=clock, services=services, identity=client
+        )
+
+    def scope(self, asking: Any) -> dict[str, Any]:
+        """Return the ASGI scope of the request, with the keys of the request that now asks for the response."""
+        keys = [(name, value) for name, value in asking["headers"] if name in _SECRETS]
+        path = {"path": self.path, "raw_path": self.path.encode(), "query_string": self.query}
+        return {**asking, "method": "POST", "headers": [*self.headers, *keys], **path}
+
+    def write(self) -> bytes:
+        """Return the request as a value for the store."""
+        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in self.headers]
+        fields = [self.seed, self.now, self.path, self.query.decode("latin-1"), headers]
+        return codec.encode(fields) + b"\n" + self.body
+
+    @classmethod
+    def read(cls, value: bytes) -> "JournaledRequest":
+        """Return the request from its value in the store."""
+        fields, _, body = value.partition(b"\n")
+        seed, now, path, query, headers = codec.decode(fields)
+        pairs = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
+        return cls(seed, now, path, query.encode("latin-1"), pairs, body)
+
+
+class JournaledExchange(Exchange):
+    """An exchange that records its inputs."""
+
+    __slots__ = ("_busy", "_pieces", "asked", "generation", "inputs", "stale")
+
+    def __init__(self, asked: JournaledRequest, *args: Any, **given: Any) -> None:
+        super().__init__(*args, new_id=asked.new_ids(), now=asked.now, **given)
+        self.asked = asked
+        self.generation = 0
+        """Number of processes that have created the response before."""
+        self.stale = 0
+        """Number of pieces that the previous process has stored. The first piece of this one replaces them all."""
+        self._pieces = 0
+        """Number of pieces that this process has stored."""
+        self.inputs: list[JournalInput] = []
+        """The inputs that are not in the store yet."""
+        self._busy = False
+        """Whether an input is being processed, so that anything the exchange does by itself is not an input."""
+
+    def request(self) -> UpstreamRequest:
+        made = super().request()
+        self.inputs.append((_ATTEMPT, b""))
+        return made
+
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+        self.inputs.append((_HEAD, codec.encode([status, named])))
+        self._busy = True
+        try:
+            return super().respond(status, [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named])
+        finally:
+            self._busy = False
+
+    def feed(self, data: bytes, *, long: bool = False) -> bytes:
+        self.inputs.append((_LONG if long else _DATA, data))
+        self._busy = True
+        try:
+            return super().feed(data, long=long)
+        finally:
+            self._busy = False
+
+    def close(self) -> bytes:
+        if not self._busy:
+            self.inputs.append((_END, b""))
+        return super().close()
+
+    def fail(self, error: StreamtoolError) -> bytes:
+        if not self._busy:
+            kind = 2 if isinstance(error, UpstreamError) else 1 if isinstance(error, RequestError) else 0
+            fields = [kind, error.status, error.message, error.param, error.code, error.quotes]
+            self.inputs.append((_FAILURE, codec.encode(fields)))
+        return super().fail(error)
+
+    def take(self) -> list[JournalInput]:
+        """Return the inputs that are not in the store yet, which the caller stores."""
+        inputs, self.inputs = self.inputs, []
+        return inputs
+
+    def store(self, memory: ClientStoreView, id: str, piece: bytes) -> None:
+        """Store the next piece of the journal."""
+        memory.remember(journal_key(id, self._pieces), piece)
+        self._pieces += 1
+        for old in range(self._pieces, self.stale):
+            memory.forget(journal_key(id, old))
+        self.stale = 0
+
+    def forget(self, memory: ClientStoreView, id: str) -> None:
+        """Delete the journal."""
+        for key in (journal_key(id), *(journal_key(id, piece) for piece in range(max(self._pieces, self.stale)))):
+            memory.forget(key)
+
+    def repeat(self, inputs: Iterable[JournalInput]) -> bytes:
+        """Process the inputs of another process, and return the resulting events."""
+        out = []
+        for kind, value in inputs:
+            if kind == _ATTEMPT:
+                self.request()
+            elif kind == _HEAD:
+                status, headers = codec.decode(value)
+                out.append(
+                    self.respond(status, [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers])
+                )
+            elif kind in (_DATA, _LONG):
+                out.append(self.feed(value, long=kind == _LONG))
+            elif kind == _END:
+                out.append(self.close())
+            else:
+                out.append(self.fail(_read_error(value)))
+        self.inputs.clear()
+        return b"".join(out)
+
+
+def pack(inputs: Iterable[JournalInput]) -> bytes:
+    """Return inputs as one piece of a journal."""
+    return zlib.compress(b"".join(_FRAME.pack(kind, len(value)) + value for kind, value in inputs), _LEVEL)
+
+
+def unpack(piece: bytes) -> list[JournalInput]:
+    """Return the inputs in one piece of a journal."""
+    data, at, inputs = zlib.decompress(piece), 0, []
+    while at < len(data):
+        kind, size = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        inputs.append((kind, data[at : at + size]))
+        at += size
+    return inputs
+
+
+def stored_pieces(memory: ClientStoreView, id: str) -> tuple[int, bool] | None:
+    """Return the number of stored event pieces and whether they are complete, or None if none are stored. Raises
+    StoreError.
+    """
+    found = memory.demand(events_key(id))
+    if found is None:
+        return None
+    pieces, over = found.split()
+    return int(pieces), over == b"1"
+
+
+@frozen
+class Continued:
+    """The part of a response that another process has created."""
+
+    begun: bytes
+    """The events that announce the response."""
+    published: bytes
+    """The events after these that are in the store."""
+    rest: bytes
+    """The events after these."""
+    pieces: int
+    """Number of pieces in which events are stored."""
+    complete: bool
+    """Whether the rest ends the response."""
+
+
+@frozen
+class Claim:
+    """The right to continue a response that no other process has."""
+
+    asked: JournaledRequest
+    inputs: list[JournalInput]
+    generation: int
+    pieces: int
+    """Number of pieces that the journal consists of."""
+
+
+def claim(memory: ClientStoreView, id: str, settings: StoreSettings) -> Claim | None:
+    """Claim a response whose process has stopped. Return None if it cannot be continued, or another process has claimed
+    it. Raises StoreError.
+    """
+    lease, asked = read_lease(memory, id), memory.demand(journal_key(id))
+    if asked is None or lease.generation == HOSTED or lease.until > time.time():
+        return None
+    if memory.store.count(f"{memory.client} claim {id} {lease.generation}", 1, settings.seconds) != 1:
+        return None
+    generation = lease.generation + 1
+    memory.remember(lease_key(id), Lease(time.time() + settings.lease, generation).write())
+    inputs: list[JournalInput] = []
+    pieces = 0
+    while (piece := memory.demand(journal_key(id, pieces))) is not None:
+        inputs += unpack(piece)
+        pieces += 1
+    return Claim(JournaledRequest.read(asked), inputs, generation, pieces)
+
+
+def give_up(memory: ClientStoreView, id: str, found: Claim) -> None:
+    """Note that a response cannot be continued."""
+    memory.remember(lease_key(id), Lease(0, found.generation).write())
+    for key in (journal_key(id), *(journal_key(id, piece) for piece in range(found.pieces))):
+        memory.forget(key)
+
+
+def inputs_to_repeat(
+    new_exchange: Callable[[], JournaledExchange], inputs: list[JournalInput], *, visible: bool
+) -> list[JournalInput]:
+    """Return the inputs that an exchange repeats before it continues the response: all of them and the death of the
+    upstream, or those before the last attempt if that has written nothing. If the reply cannot be continued and none of
+    it is `visible`, no inputs remain, and the response begins again.
+    """
+    exchange, last, before, shown = new_exchange(), 0, 0, b""
+    exchange.announce()
+    for number, entry in enumerate(inputs):
+        if entry[0] == _ATTEMPT:
+            last, before, shown = number, exchange.written, b""
+        shown += exchange.repeat([entry])
+    if exchange.done or exchange.retry or not inputs:
+        return inputs
+    if exchange.written == before and not shown:
+        return inputs[:last]
+    exchange.fail(UpstreamError(_DIED, code="server_stopped"))
+    if exchange.done and not visible:
+        return []
+    return [*inputs, *exchange.take()]
+
+
+def repeat(
+    new_exchange: Callable[[], JournaledExchange], found: Claim, memory: ClientStoreView, id: str
+) -> tuple[JournaledExchange, Continued]:
+    """Return an exchange that continues a response, and the events of the response so far. Raises StreamtoolError if
+    the exchange differs from that of the process that has stopped, or cannot be repeated.
+    """
+    pieces, _ = stored_pieces(memory, id) or (0, False)
+    published = b"".join(memory.demand(events_key(id, piece)) or b"" for piece in range(pieces))
+    inputs = inputs_to_repeat(new_exchange, found.inputs, visible=pieces > 0)
+    exchange = new_exchange()
+    begun = exchange.announce()
+    events = begun + exchange.repeat(inputs)
+    if not events.startswith(published):
+        raise StreamtoolError("the response cannot be repeated: the settings or the upstream differ")
+    if exchange.done:
+        exchange.remember()
+    exchange.inputs, exchange.generation, exchange.stale = inputs, found.generation, found.pieces
+    size = max(len(published), len(begun))
+    return exchange, Continued(begun, events[len(begun) : size], events[size:], pieces, exchange.done)
+
+
+def _read_error(value: bytes) -> StreamtoolError:
+    kind, status, message, param, code, quotes = codec.decode(value)
+    error = (StreamtoolError, RequestError, UpstreamError)[kind](message, param=param, code=code)
+    error.status, error.quotes = status, quotes
+    return error
