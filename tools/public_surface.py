@@ -16,8 +16,10 @@ import typer
 from attrs import NOTHING, fields, has
 
 from statemachine import FORMATS
+from statemachine.formats import plugins
 from streamtool.cli import exit_codes
 from streamtool.cli.app import app
+from streamtool.models import families
 from streamtool.observe.lines import VERSION
 from streamtool.protocols.registry import CLIENTS, UPSTREAMS
 from streamtool.settings import (
@@ -231,6 +233,8 @@ def _distribution() -> Iterator[str]:
     yield f"python version {project['requires-python']}"
     for name in sorted(project["optional-dependencies"]):
         yield f"extra {name}"
+    for group in (plugins.GROUP, families.GROUP):
+        yield f"entry point group {group}"
     for group, points in project["entry-points"].items():
         for name in points:
             yield f"entry point {group}: {name}"

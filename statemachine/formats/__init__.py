@@ -6,6 +6,7 @@ markers    search for literals in text that arrives in pieces, and for text that
 openers    the tree of openers, and the keys of envelopes
 unmarked   calls without a marker
 scanner    search for everything that may open or close in text
+plugins    formats of other distributions
 described  formats that are not in the table, but are known by name
 compile    the tables compiled from a set of formats, made once and shared by all parsers
 """
@@ -26,6 +27,7 @@ from statemachine.formats.format import (
     Section,
     Variant,
 )
+from statemachine.formats.plugins import objects_of, plugged_formats
 from statemachine.formats.table import DEFAULT, FORMATS, OPT_IN, REASONING
 
 __all__ = [
@@ -48,5 +50,7 @@ __all__ = [
     "add_format",
     "find_format",
     "is_format",
+    "objects_of",
+    "plugged_formats",
     "rivals_of",
 ]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from statemachine import FORMATS, OPT_IN, Call, Format, write
+from statemachine.formats import find_format, is_format, plugged_formats
 from statemachine.formats.format import (
     Anchor,
     Body,
@@ -48,14 +49,18 @@ def run(name: str | None) -> None:
     screen = Screen()
     if name is None:
         width = shutil.get_terminal_size((WIDTH, 0)).columns
-        for form in sorted(FORMATS.values(), key=lambda form: (not form.models, form.models.casefold(), form.name)):
+        for form in sorted(
+            (*FORMATS.values(), *plugged_formats()),
+            key=lambda form: (not form.models, form.models.casefold(), form.name),
+        ):
             opens = fit(strip_markdown(opener(form)), _OPENS)
             models = ("opt-in; " if form.name in OPT_IN else "") + form.models
             shown = fit(models.removesuffix("; "), max(8, width - _NAME - _OPENS - 4))
             last = (("  ", ""), (shown, "dim")) if shown else ()
             screen.line((f"{form.name:<{_NAME}}", "bold cyan"), "  ", pad(opens, _OPENS) if shown else opens, *last)
     else:
-        form = FORMATS[format_name(name, "NAME") if find_format_name(name) else _of_model(name, screen)]
+        known = find_format_name(name) or is_format(name)
+        form = find_format(format_name(name, "NAME") if known else _of_model(name, screen))
         screen.line((form.name, "bold cyan"))
         aliases = [alias for alias, known in FORMAT_ALIASES.items() if known == form.name]
         for label, text in [*([("also named", ", ".join(aliases))] if aliases else []), *facts(form)]:

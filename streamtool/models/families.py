@@ -25,14 +25,26 @@ right in all formats, it is 63.0, 68.6, 61.8 and 58.4 %. Bare JSON is not the de
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import Literal
+from functools import cache, lru_cache
+from typing import Final, Literal
 
 from attrs import frozen
 
 from statemachine import Format
-from statemachine.formats import Body, Expression, MessageBody, NameRule, Parameters, find_format
+from statemachine.formats import (
+    Body,
+    Expression,
+    FormatError,
+    MessageBody,
+    NameRule,
+    Parameters,
+    find_format,
+    is_format,
+    objects_of,
+)
 
+GROUP: Final = "streamtool.families"
+"""The entry points of other distributions' families."""
 Roles = Literal["strict", "free"]
 FormatSource = Literal["template", "toolform"]
 
@@ -142,7 +154,19 @@ FAMILIES: tuple[Family, ...] = (
 def family_of(model: str) -> Family:
     """Return the family that a model's name matches, or `UNKNOWN` if no row matches."""
     name = model.lower().rstrip("/").rpartition("/")[2].replace("_", "-")
-    return next((family for family in FAMILIES if compile_pattern(family.pattern).search(name)), UNKNOWN)
+    rows = (*plugged_families(), *FAMILIES)
+    return next((family for family in rows if compile_pattern(family.pattern).search(name)), UNKNOWN)
+
+
+@cache
+def plugged_families() -> tuple[Family, ...]:
+    """Return the families that other distributions register. They precede ours. Raises FormatError."""
+    found = objects_of(GROUP, Family)
+    for family in found:
+        for name in (family.format, *family.listen):
+            if not is_format(name):
+                raise FormatError(f"the family {family.pattern!r} ({GROUP}) names an unknown format: {name!r}")
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,7 @@
 """Test helpers for streamtool and for software built on it: a scripted upstream, and a caller for ASGI apps."""
 
 from streamtool.testing.asgi import StreamedReply, stream_asgi
+from streamtool.testing.formats import check_format
 from streamtool.testing.upstream import (
     DONE,
     Die,
@@ -26,6 +27,7 @@ __all__ = [
     "Script",
     "ScriptedUpstream",
     "StreamedReply",
+    "check_format",
     "chunk",
     "event",
     "status",
