@@ -16,6 +16,7 @@ from typing import Literal, cast
 
 from streamtool.refusals.automaton import Match, PhraseNode
 from streamtool.refusals.characters import END, INSIDE, LINE, OTHER, STOP, WORD, fold, fold_text, kind_of
+from streamtool.refusals.inability import SentenceWatch
 from streamtool.refusals.phrases import ENVIRONMENT, Denial, Phrases, default_phrases
 from streamtool.refusals.topics import LONGEST, UNSPACED, Topics
 
@@ -25,6 +26,7 @@ one does not.
 """
 
 _IN_WORD = INSIDE + OTHER
+_OTHER_WORDS = Match("topic denied", "inability and topic")
 _Place = Literal["opening", "rest of the sentence", "next sentence"]
 
 
@@ -39,6 +41,7 @@ class OpeningWatch:
         "_node",
         "_phrases",
         "_place",
+        "_sentence",
         "_stop",
         "_topics",
         "decided",
@@ -54,7 +57,9 @@ class OpeningWatch:
         self._phrases = default_phrases() if phrases is None else phrases
         self._topics = topics
         self._environment = environment
-        self._node: PhraseNode = self._phrases.denied.start()
+        self._node: PhraseNode | None = self._phrases.denied.start()
+        self._sentence = SentenceWatch(topics) if topics is not None and self._phrases.sentences else None
+        """The watch for a denial in other words, while there may be one."""
         self._place: _Place = "opening"
         self._match = Match("", "")
         self._stop = ""
@@ -123,21 +128,33 @@ class OpeningWatch:
 
     def _step(self, char: str) -> bool:
         """Process one folded character and return whether a denial is still possible."""
-        if self._place == "opening":
-            last, denied = self._node, self._phrases.denied
-            if last.asks and self._ends_topic(char):
-                last = denied.step_topic(last)
-            node = denied.step(last, char)
-            if node is None:
+        if self._sentence is not None and self._place != "next sentence" and not self._sentence.feed(char):
+            self._sentence = None
+            if self._match is _OTHER_WORDS:
                 return False
-            self._node = node
-            if node.match is None or (not self._environment and node.match.label == ENVIRONMENT):
-                return True
-            self._match = node.match
+        if self._place == "opening":
+            match = self._step_phrases(char)
+            if match is None and self._sentence is not None and self._sentence.complete:
+                match = _OTHER_WORDS
+            if match is None:
+                return self._node is not None or self._sentence is not None
+            self._match = match
             self._place, self._node = "rest of the sentence", self._phrases.unless.start()
         if self._place == "rest of the sentence":
             return self._step_rest(char)
         return self._step_next(char)
+
+    def _step_phrases(self, char: str) -> Match | None:
+        """Compare a character with the phrases, and return the phrase that it completes, if any."""
+        last, denied = self._node, self._phrases.denied
+        if last is None:
+            return None
+        if last.asks and self._ends_topic(char):
+            last = denied.step_topic(last)
+        node = self._node = denied.step(last, char)
+        if node is None or node.match is None or (not self._environment and node.match.label == ENVIRONMENT):
+            return None
+        return node.match
 
     def _ends_topic(self, char: str) -> bool:
         """Return whether a word ends before `char`, and is a topic of the request."""
@@ -154,7 +171,7 @@ class OpeningWatch:
         """Process a character in the rest of the sentence, after the phrase."""
         if self._stop and (kind_of(char) != WORD or self._stop != "."):  # ignore the dot in config.yaml
             return self._begin_next() and self._step_next(char)
-        last, unless = self._node, self._phrases.unless
+        last, unless = self._node or self._phrases.unless.start(), self._phrases.unless
         if last.asks and self._ends_topic(char):
             last = unless.step_topic(last)
         node = unless.step(last, char)
@@ -174,7 +191,7 @@ class OpeningWatch:
         """Process a character in the next sentence."""
         if kind_of(char) in (STOP, OTHER):  # "..." and a closing quote still belong to the previous sentence
             return True
-        last, unless_next = self._node, self._phrases.unless_next
+        last, unless_next = self._node or self._phrases.unless_next.start(), self._phrases.unless_next
         if last.asks and self._ends_topic(char):
             last = unless_next.step_topic(last)
         node = unless_next.step(last, char)

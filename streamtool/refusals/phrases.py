@@ -54,6 +54,8 @@ class Phrases:
     unannounced: Automaton
     """Phrases that cancel an announcement, anywhere in its sentence."""
     languages: tuple[str, ...] = ()
+    sentences: bool = True
+    """Whether denials in other words count as well (`inability`)."""
 
     @classmethod
     def parse(cls, text: str, base: str = "") -> "Phrases":
@@ -88,6 +90,7 @@ class Phrases:
             Automaton(announced, CLAUSE, CLAUSE),
             Automaton(unannounced, _BETWEEN_WORDS, _ANYWHERE),
             names,
+            sentences=not replace and "en" in names,
         )
 
 

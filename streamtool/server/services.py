@@ -7,7 +7,7 @@ from statemachine import precompile
 from streamtool.asgi.off_loop import off_loop
 from streamtool.core.errors import SettingsError
 from streamtool.exchange import Services
-from streamtool.refusals import Phrases, PhrasesError, default_phrases, extended_phrases
+from streamtool.refusals import Phrases, PhrasesError, default_phrases, extended_phrases, sentence_tables
 from streamtool.settings import Settings
 from streamtool.store.capabilities import CapabilityCache
 from streamtool.store.replies import Store
@@ -57,3 +57,4 @@ async def warm_up(settings: Settings, templates: ChatTemplates) -> None:
         await off_loop(partial(precompile, formats))
     if settings.refusals == "retry" and settings.phrases is None:
         await off_loop(default_phrases)
+        await off_loop(sentence_tables)

@@ -187,6 +187,46 @@ def test_without_spaces_a_topic_ends_within_ten_characters():
     assert not denies("无" + "任" * 9 + "天气数", WEATHER, phrases=own)
 
 
+# --- denials in other words ---------------------------------------------------------------------------------------------
+
+OTHER_WORDS = {
+    "en": "Hi there! I'm a language model, which means I have no live access to weather services.",
+    "en, the topic first": "Your weather data isn't accessible to me here.",
+    "en, beyond": "Checking the forecast is beyond my capabilities.",
+    "de": "Als Sprachmodell bin ich nicht mit dem Internet verbunden und kann das Wetter nicht prüfen.",
+    "fr": "Il m'est impossible de consulter la météo actuelle.",
+    "es": "No me es posible consultar el clima en este momento.",
+    "pt": "Não disponho de dados meteorológicos em tempo real.",
+    "it": "Non mi è possibile consultare il meteo in questo momento, mi dispiace.",
+    "ru": "К сожалению, у меня нет возможности посмотреть текущую погоду.",
+    "zh": "我没有联网功能，所以查不到今天的天气。",
+    "ja": "申し訳ございませんが、リアルタイムの天気情報にはアクセスできません。",
+}
+
+
+@pytest.mark.parametrize("language", OTHER_WORDS)
+def test_a_denial_in_other_words_is_found(language: str):
+    assert denies(OTHER_WORDS[language], WEATHER) == "topic denied"
+    assert denies(OTHER_WORDS[language], tool("play_song", "Play a song.", "title")) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I can't access the weather service because it returned an error.",
+        "I can't check the weather until I know which Springfield you mean.",
+        "I don't have access to Anna's weather station, because she has not shared it.",
+        "I have no access to the weather of 1850.",
+        "I can't tell from the live data whether it will rain.",
+        "I don't have access to live stock quotes, but the weather is fine.",
+        "I can check the weather, but not the traffic.",
+        "我无法获取天气，因为服务返回了错误。",
+    ],
+)
+def test_an_answer_that_combines_the_same_words_is_no_denial(text: str):
+    assert denies(text, WEATHER) is None
+
+
 # --- pieces and buffering --------------------------------------------------------------------------------------------
 
 
