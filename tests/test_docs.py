@@ -182,6 +182,13 @@ def test_the_picture_of_a_call_shows_the_measured_run():
     assert found["SGLang, pythonic"]["timeline"]["written"][-1] == len(pictures.CALL)
 
 
+def test_the_picture_of_a_continued_call_shows_the_whole_call():
+    found = pictures.resumed_here()
+    assert found.prompt + found.rest == pictures.BROKEN
+    assert len(found.prompt) < pictures.DEATH
+    assert json.loads(found.before + found.after) == {"path": "/src/main.py"}
+
+
 @pytest.mark.parametrize("plot", sorted((DOCS / "plots").glob("*.svg")), ids=lambda plot: plot.stem)
 def test_the_plots_match_the_current_figures(plot):
     told = hashlib.sha256((DOCS / "plots" / "figures.json").read_bytes()).hexdigest()

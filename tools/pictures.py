@@ -3,7 +3,8 @@
 `timeline.svg`: one call, and when a client knows its arguments. streamtool runs here; the parser that waits for the end
 of the call is SGLang's detector, as measured by `benchmarks/compare.py` (`docs/plots/figures.json`). `demo.svg`: the
 first reply in `streamtool demo`, animated. `deltas.svg`: each delta, and the parts that the client receives for it.
-`states.svg`: the states of the parser.
+`resumed.svg`: a call whose upstream dies, and what each side writes and receives. `states.svg`: the states of the
+parser.
 """
 
 import json
@@ -11,10 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from attrs import frozen
+
 import statemachine
 from statemachine.machine.states import CALLS, Input, Move, State, rows
+from streamtool.core.errors import UpstreamError
 from streamtool.core.json_value import Json
+from streamtool.exchange import Exchange
 from streamtool.inspector.playground import pieces, play
+from streamtool.protocols.registry import client_protocol
+from streamtool.settings import Settings
 from tools.svg import WIDE, label, mono, number, picture, rect
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -97,6 +104,84 @@ def timeline() -> str:
         "Three lanes over five seconds. The model writes all the time. streamtool sends each piece immediately. "
         "A parser that buffers sends nothing for five seconds, and then everything in one piece.",
         filter(None, parts),
+    )  # fmt: skip
+
+
+# --- a call that is continued ----------------------------------------------------------------------------------------
+
+BROKEN: Final = '<tool_call>{"name": "read_file", "arguments": {"path": "/src/main.py"}}</tool_call>'
+DEATH: Final = BROKEN.index("main") + 2
+"""Number of characters that the first upstream writes."""
+
+
+@frozen
+class Resumed:
+    """A call that a second upstream continues."""
+
+    prompt: str
+    """The part of the reply that the second upstream's prompt ends with."""
+    rest: str
+    """The text that the second upstream writes."""
+    before: str
+    """The arguments that the client receives from the first upstream."""
+    after: str
+    """The arguments that the client receives from the second upstream."""
+
+
+def resumed_here() -> Resumed:
+    """Run an exchange whose upstream dies inside the call."""
+    tool = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}
+    asked = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Read it."}], "tools": [tool]}
+    given = Settings(app_protocol="completions", chat_template="none", format="tool_call")
+    body = json.dumps(asked).encode()
+    exchange = Exchange(given, client_protocol("chat"), body, (), new_id=lambda prefix: prefix, now=1)
+
+    def write(text: str) -> str:
+        exchange.respond(200, ())
+        choices = ([{"index": 0, "text": piece, "finish_reason": None}] for piece in pieces(text, CUT))
+        out = b"".join(exchange.feed(b"data: %b\n\n" % json.dumps({"choices": one}).encode()) for one in choices)
+        chunks = [json.loads(line[6:]) for line in out.split(b"\n") if line.startswith(b"data: {")]
+        calls = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+        return "".join(call["function"]["arguments"] for call in calls)
+
+    exchange.request()
+    before = write(BROKEN[:DEATH])
+    exchange.fail(UpstreamError("the connection broke"))
+    prompt = json.loads(exchange.request().body)["prompt"].rpartition("<|im_start|>assistant\n")[2]
+    rest = BROKEN[len(prompt) :]
+    return Resumed(prompt, rest, before, write(rest))
+
+
+def resumed() -> str:
+    """Draw which part of a call each upstream writes, and which part of it the client receives from each."""
+    found = resumed_here()
+    seam, begin = len(found.prompt), BROKEN.index(found.before)
+    again, left, top, lane = BROKEN[seam:DEATH], 190, 72, 34
+    lanes = (
+        ("the first upstream writes", ((0, BROKEN[:DEATH], "syntax"),)),
+        ("the second one is given", ((0, found.prompt, "faint"),)),
+        ("it writes", ((seam, again, "head"), (DEATH, found.rest[len(again) :], "text"))),
+        ("the client receives", ((begin, found.before, "call"), (begin + len(found.before), found.after, "text"))),
+    )
+    bottom = top + len(lanes) * lane
+    parts = [label(20, 30, "A call whose upstream dies, and another one continues it", "title")]
+    for at, name, anchor in ((seam, "seam", "end"), (DEATH, "death", "start")):
+        x = left + WIDE * at
+        line = f'x1="{number(x)}" x2="{number(x)}" y1="{top - 22}" y2="{bottom - 12}"'
+        parts.append(f'<line {line} stroke="var(--head)" stroke-dasharray="3 3"/>')
+        parts.append(label(x, top - 26, name, "small faint", f' text-anchor="{anchor}"'))
+    for place, (name, written) in enumerate(lanes):
+        y = top + place * lane + 5
+        parts.append(label(20, y, name))
+        parts += [mono(left + WIDE * at, y, text, fill) for at, text, fill in written if text]
+    parts.append(
+        label(20, bottom + 8, "Red: written again from the seam, compared, and not sent twice.", "small faint")
+    )
+    return picture(
+        860, bottom + 24, "A call that is continued",
+        "Four lanes. The first upstream writes a call until it dies inside a word. The second one is given the text "
+        "up to the seam before that word, writes the word again, and then the rest. The client receives one call.",
+        parts,
     )  # fmt: skip
 
 
@@ -374,7 +459,7 @@ _HEAD: Final = (
     '<path d="M0 0L8 4L0 8z" fill="var(--faint)"/></marker></defs>'
 )
 PICTURES: Final[Mapping[str, Callable[[], str]]] = {
-    "deltas": deltas, "timeline": timeline, "demo": demo, "states": states,
+    "deltas": deltas, "timeline": timeline, "demo": demo, "resumed": resumed, "states": states,
 }  # fmt: skip
 
 

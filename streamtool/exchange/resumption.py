@@ -224,7 +224,7 @@ def _count_tokens(plan: Plan, first: ChoiceFilter, tokenizer: CountTokens | None
 
 @lru_cache(maxsize=128)
 def _special_tokens(format: str) -> tuple[str, ...]:
-    """Return the special tokens of a format, none of which a server withholds: no special token begins another one."""
+    """Return the special tokens of a format. A server withholds none of them: no special token begins another one."""
     tokens = (token.replace("{|}", "｜") for token in special_tokens(find_format(format)))
     return tuple(token for token in tokens if not token.startswith("</") and "{" not in token)
 
