@@ -1,4 +1,4 @@
-"""The commands and their options. `exit_codes` turns exceptions into a message and an exit code."""
+"""The commands and their options. `commands` turns exceptions into a message and an exit code."""
 
 import io
 import os
