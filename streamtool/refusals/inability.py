@@ -40,14 +40,14 @@ _SHORT: Final = 6
 
 
 @frozen
-class Words:
+class WordList:
     """A list of words: whole ones, and beginnings."""
 
     whole: frozenset[str]
     begun: tuple[str, ...]
 
     @classmethod
-    def of(cls, words: str) -> "Words":
+    def of(cls, words: str) -> "WordList":
         """Return the words in a list of the file."""
         found = words.split()
         begun = tuple(fold_text(word[:-1]) for word in found if word.endswith("*"))
@@ -85,59 +85,59 @@ _CLAUSE_KEYS: Final = ("begins", "inability", "general", "about", "others")
 
 
 @frozen
-class Tables:
+class SentenceTables:
     """The lists of the file."""
 
-    openers: Words
-    between: Words
-    negations: Words
-    alone: Words
-    exceeding: Words
-    abilities: Words
-    verbal: Words
-    passed: Words
-    verbs: Words
-    others: Words
-    causes: Words
-    selves: Words
-    linking: Words
-    pointing: Words
-    answers: Words
-    waiting: Words
-    subjective: Words
-    usual: Words
-    general: Words
-    restricting: Words
-    shared: Words
-    live: Words
+    openers: WordList
+    between: WordList
+    negations: WordList
+    alone: WordList
+    exceeding: WordList
+    abilities: WordList
+    verbal: WordList
+    passed: WordList
+    verbs: WordList
+    others: WordList
+    causes: WordList
+    selves: WordList
+    linking: WordList
+    pointing: WordList
+    answers: WordList
+    waiting: WordList
+    subjective: WordList
+    usual: WordList
+    general: WordList
+    restricting: WordList
+    shared: WordList
+    live: WordList
     """The words of `topics.toml` for current knowledge."""
-    first: Words
+    first: WordList
     """Beginnings of the words that a sentence may begin with, so that most text passes at once."""
-    early: Words
+    early: WordList
     """Beginnings of the words that may precede the inability."""
-    subjects: Words
+    subjects: WordList
     """The words of all subjects, except for those that sentences about others contain as well."""
     unspaced: tuple[Clauses, ...]
 
 
 @cache
-def tables() -> Tables:
+def tables() -> SentenceTables:
     """Return the lists of the file."""
     tree: dict[str, Any] = tomllib.loads((files(__package__) / "inability.toml").read_text(encoding="utf-8"))
     unspaced = tuple(map(Clauses.of, tree.pop("unspaced")))
-    known = {name: Words.of(words) for name, words in tree.items()}
+    known = {name: WordList.of(words) for name, words in tree.items()}
     general = ("shared", "verbs", "abilities", "between", "openers", "negations")
     subjects = frozenset().union(*(words for words, _ in vocabulary().subjects))
     own = [word for word in subjects if not any(word.rstrip("*") in known[name] for name in general)]
     begun = tuple(word[:-1] for word in own if word.endswith("*") and word < UNSPACED)
     first = _beginnings(known[name] for name in ("openers", "alone"))
     early = _beginnings(known[name] for name in _EARLY)
-    return Tables(
+    return SentenceTables(
         **known,
         first=first,
         early=early,
-        live=Words.of(" ".join(vocabulary().live)),
-        subjects=Words(frozenset(own), begun),
+        live=WordList.of(" ".join(vocabulary().live)),
+        subjects=WordList(frozenset(own), begun),
         unspaced=unspaced,
     )
 
@@ -145,7 +145,7 @@ def tables() -> Tables:
 _EARLY: Final = ("openers", "alone", "between", "negations", "abilities", "verbal", "verbs", "exceeding", "causes")
 
 
-def _beginnings(lists: Iterable[Words]) -> Words:
+def _beginnings(lists: Iterable[WordList]) -> WordList:
     """Return all beginnings of the words in these lists."""
     whole: set[str] = set()
     begun: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ def _beginnings(lists: Iterable[Words]) -> Words:
         for word in (*words.whole, *words.begun):
             whole.update(word[:end] for end in range(1, len(word) + 1))
         begun += words.begun
-    return Words(frozenset(whole), begun)
+    return WordList(frozenset(whole), begun)
 
 
 class Inability:
