@@ -87,7 +87,7 @@ _HIDDEN_CODES: Final = (
     r"|202[a-e]|206[0-9a-f]|2192|250[0-3]|2800|3164|fe0[0-9a-f]|feff|ffa0|fff[0-9ab]|db[48][0-9a-f]"
 )
 _HIDDEN_CODE: Final = re.compile(_HIDDEN_CODES, re.IGNORECASE)
-_HIDDEN_ESCAPE: Final = re.compile(rf"\\+u({_HIDDEN_CODES}|d[c-f][0-9a-f]{{2}})", re.IGNORECASE)
+_HIDDEN_ESCAPE: Final = re.compile(rf"(?<!\\)\\++u({_HIDDEN_CODES}|d[c-f][0-9a-f]{{2}})", re.IGNORECASE)
 """Matches escapes of characters that a name consists of, that are invisible in it, or that end the prefix of a line."""
 _BYTE_ESCAPE: Final = re.compile(r"\\+x([0-9a-fA-F]{2})")
 _NAME_ESCAPE: Final = re.compile(r"(?<!\\)\\++(?=[_.-])")
