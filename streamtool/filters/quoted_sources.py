@@ -89,7 +89,7 @@ _HIDDEN_CODES: Final = (
 _HIDDEN_CODE: Final = re.compile(_HIDDEN_CODES, re.IGNORECASE)
 _HIDDEN_ESCAPE: Final = re.compile(rf"(?<!\\)\\++u({_HIDDEN_CODES}|d[c-f][0-9a-f]{{2}})", re.IGNORECASE)
 """Matches escapes of characters that a name consists of, that are invisible in it, or that end the prefix of a line."""
-_BYTE_ESCAPE: Final = re.compile(r"\\+x([0-9a-fA-F]{2})")
+_BYTE_ESCAPE: Final = re.compile(r"(?<!\\)\\++x([0-9a-fA-F]{2})")
 _NAME_ESCAPE: Final = re.compile(r"(?<!\\)\\++(?=[_.-])")
 """Matches escapes of the punctuation in names, as converters to Markdown write them."""
 _HIDDEN_NAMES: Final = sorted(
