@@ -260,8 +260,8 @@ def test_the_elements_of_an_array_are_sent_one_by_one(end: str | None, error: bo
     running = exchange({**ASKED, "tools": TOOLS}, upstream="chat")
     running.request()
     running.respond(200, ())
-    out = [running.feed(piece(text)) for text in ("Good ", "day.", '\n<tool_call>{"name": "ping", "argu')]
-    assert out[0].startswith(b'[{"candidates":[{"content":{"parts":[{"text":"Good "}]')
+    out = [running.feed(piece(text)) for text in ("Sunny ", "day.", '\n<tool_call>{"name": "ping", "argu')]
+    assert out[0].startswith(b'[{"candidates":[{"content":{"parts":[{"text":"Sunny "}]')
     assert out[1].startswith(b',\n{"candidates":[{"content":{"parts":[{"text":"day."}]')
     assert out[2] == b""
     out.append(running.feed(piece('ments": {}}</tool_call>')))
