@@ -95,12 +95,12 @@ def test_an_edit_of_an_unreadable_file_notes_the_error():
     Path("bytes").write_bytes(b"\xff")
     Path("f").write_text(TEN)
     notes = {name: edit_of({"path": name, "content": "x\n"}).note for name in ("new", "folder", "pipe", "bytes", "\0")}
+    assert notes.pop("\0").startswith("cannot read the file: ")  # the rest depends on the version of Python
     assert notes == {
         "new": "no such file",
         "folder": "not a regular file",
         "pipe": "not a regular file",
         "bytes": "the file is not UTF-8",
-        "\0": "cannot read the file: embedded null byte",
     }
     missed = edit_of({"path": "f", "old": "eleven", "new": "x"})
     assert (missed.lines, missed.note) == (("-eleven", "+x"), "the text to replace is not in the file")

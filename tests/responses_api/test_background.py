@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -369,7 +369,7 @@ def test_another_process_continues_a_response_in_the_middle_of_a_call(kind: str,
         assert events[-1].response == ended(there, streamed)
         assert len(upstream.requests) == 5
         if kind == "file":
-            with sqlite3.connect(where["file"]) as base:
+            with closing(sqlite3.connect(where["file"])) as base, base:
                 assert not base.execute("SELECT key FROM replies WHERE key LIKE '% journal %'").fetchall()
 
 

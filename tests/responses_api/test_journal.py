@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ async def test_many_polls_of_two_processes_continue_a_response_once_and_the_firs
     async with anyio.create_task_group() as tasks:
         made = json.loads(await (await start(tasks, create(first))).body())
         await stop(first, made["id"], MARK)
-        with sqlite3.connect(file) as base:
+        with closing(sqlite3.connect(file)) as base, base:
             assert not [row for row in base.execute("SELECT value FROM replies") if KEY in bytes(row[0])]
         ended = []
         async with anyio.create_task_group() as polls:
