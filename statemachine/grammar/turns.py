@@ -1,8 +1,8 @@
 """The end of the model's turn, if the model continues with turns that it makes up.
 
-A token that ends a turn and is not a special token of the model ends nothing: the model writes it as text, and the next
-turns as well. Directly before the beginning of another turn, it ends the reply. A reply that has shown the beginning of
-a turn before may be about turns, so all of it is text.
+If the token that ends a turn is not one of the model's special tokens, the server does not stop there: the model writes
+the token as text, and then further turns. Directly before the beginning of another turn, the token ends the reply. A
+reply that has already contained the beginning of a turn may be about turns, so all of it is text.
 """
 
 from collections.abc import Generator
@@ -28,7 +28,7 @@ def has_replied(machine: Machine) -> bool:
 
 def begins_after(machine: Machine, close: str, end: int) -> Generator[None, None, bool | None]:
     """Return whether another turn begins after this special token, which is `end` characters long. Return None if more
-    text was needed, so that the token has to be examined again.
+    text was needed; the token must then be examined again.
     """
     reader, past = machine.reader, machine.text_state
     if past.turn_shown or close not in machine.tables.closers.stops.values:
@@ -69,8 +69,8 @@ def read(machine: Machine, newlines: int) -> bool:
 
 
 def end_turn(machine: Machine, close: str, newlines: int, end: int) -> None:
-    """End the model's turn with this token, whose end is `end` characters from here; a token that also begins the next
-    turn is part of that.
+    """End the model's turn with this token, whose end is `end` characters from here. A token that also begins the next
+    turn is part of that turn.
     """
     reader = machine.reader
     emit_text(machine, newlines)

@@ -262,7 +262,7 @@ def init(
     *,
     url: Annotated[
         str | None,
-        typer.Argument(metavar="URL", help="URL of the model's server; default: look at the usual ports here."),
+        typer.Argument(metavar="URL", help="URL of the model's server; default: try the usual local ports."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Model to request; default: the first one listed.")
@@ -291,7 +291,7 @@ def init(
 def schema() -> None:
     """Print the JSON Schema of the settings file, for editors.
 
-    An editor uses it if the first line of the file is "#:schema streamtool.schema.json".
+    Editors use it if the first line of the settings file is "#:schema streamtool.schema.json".
 
     \b
     Examples:

@@ -1,8 +1,8 @@
 """`streamtool init`: write a settings file for the model servers that answer.
 
-The servers are asked what they are, without generating anything. Without a URL, those on the usual ports of this
-machine are asked. The file explains the settings that are most often changed, and names the schema that completes them
-in an editor.
+The servers are asked what they are and which models they have; nothing is generated. Without a URL, the usual ports of
+this machine are tried. The file explains the settings that are most often changed, and names the schema that lets an
+editor complete them.
 """
 
 import json
@@ -80,7 +80,7 @@ def run(flags: InitFlags) -> None:
         asked = ", ".join(one.url for one in upstreams)
         raise UpstreamError(f"no model server answers at {asked}; start one, or pass its URL")
     text = settings_text(found, flags.model, flags.key_env)
-    load(text, {name: value for name, value in os.environ.items() if name == flags.key_env})  # it can be read
+    load(text, {name: value for name, value in os.environ.items() if name == flags.key_env})  # raises if unreadable
     _write(schema, schema_text())
     _write(target, text)
     screen = Screen()
@@ -177,12 +177,12 @@ def _lines(found: Sequence[FoundServer], model: str | None, key_env: str | None)
     yield f"#:schema {SCHEMA}"
     yield "# Settings of streamtool. `streamtool serve --check` checks them, `streamtool reload` applies them."
     yield ""
-    yield "# host and port of the proxy; any other host than this machine needs client_keys"
+    yield "# host and port of the proxy; a host other than this machine requires client_keys"
     yield 'listen = "127.0.0.1:8700"'
     yield '# client_keys = ["env:TEAM_KEY"]'
     yield ""
     yield '# how tools reach the model. "emulate": as text; "native": unchanged; "rescue": unchanged, and calls in the'
-    yield '# text are found, too; "auto": as rescue until the server rejects tools'
+    yield '# text are found too; "auto": as rescue until the server rejects tools'
     yield '# mode = "emulate"'
     yield "# keep each exchange in a folder, contents included, for `streamtool inspect`"
     yield '# recordings = "recordings"'

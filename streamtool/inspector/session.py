@@ -1,8 +1,8 @@
 """The session of an exchange: the exchanges of the same conversation, with what the client added between them.
 
-A session is found in the requests alone, since no protocol names it: a request continues an earlier one if it repeats
-that one's user messages and has more messages, or if it names the earlier reply (`previous_response_id`) or answers a
-call of it.
+Sessions are inferred from the requests, since no protocol names them: a request continues an earlier one if it repeats
+that one's user messages and has more messages, or, if it names a previous reply (`previous_response_id`), if that is
+the earlier one's reply or if it answers a call in it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from streamtool.settings import LimitSettings
 NEAR: Final = 60
 """Maximum number of exchanges before, and after, that are searched for the session's other turns."""
 LONG: Final = 4_000
-"""Maximum number of characters of a text in the session; the other views have all of it."""
+"""Maximum number of characters of a text in the session; the other views show the whole text."""
 
 
 class Exchanges(Protocol):
@@ -48,7 +48,7 @@ def session(kept: Exchanges, id: str) -> list[Json]:
 
 
 def _chain(turns: "Sequence[SessionTurn]", one: "SessionTurn") -> "list[SessionTurn]":
-    """Return the turn with those that it continues, and those that continue it."""
+    """Return the turn, preceded by those that it continues and followed by those that continue it."""
     chain = [one]
     while (before := _continued_by(chain[0], turns)) is not None:
         chain.insert(0, before)
@@ -101,7 +101,7 @@ class SessionTurn:
 
     @cached_property
     def reply(self) -> "tuple[str | None, str, dict[int, dict[str, Json]]]":
-        """The reply's id, its text, and its calls by index, of the first choice."""
+        """The reply's id, and the first choice's text and calls by index."""
         name, text = None, []
         calls: dict[int, dict[str, Json]] = {}
         for line in self._kept.lines(self.id):
@@ -159,7 +159,7 @@ class SessionTurn:
 
 
 def _inputs(message: Message, names: Mapping[Json, str]) -> Iterator[Json]:
-    """Yield a message's results and the user's text."""
+    """Yield a message's results and, if it is the user's, its text."""
     for result in message.results:
         content = Message("user", result.content).text
         name = result.name or names.get(result.id) or result.id

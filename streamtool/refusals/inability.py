@@ -7,7 +7,7 @@ words are in `inability.toml`, for all languages at once.
 
 A sentence is watched word by word. It may begin only with certain words, only certain words may precede the inability,
 and only a known verb may follow "can't", so most text ends the watch at its first words. In languages without spaces
-between words, clauses are compared with regular expressions.
+between words, clauses are matched with regular expressions.
 """
 
 import re
@@ -59,7 +59,7 @@ class WordList:
 
 @frozen
 class Clauses:
-    """Expressions for clauses in a language without spaces."""
+    """Regular expressions for clauses in a language without spaces."""
 
     words: tuple[str, ...]
     """The words that a clause may begin with."""
@@ -71,7 +71,7 @@ class Clauses:
 
     @classmethod
     def of(cls, row: dict[str, str]) -> "Clauses":
-        """Return the expressions for the lists of the file."""
+        """Return the expressions for a row of the file."""
         words = tuple(fold_text(row["begins"]).split())
         lists = (re.compile("|".join(fold_text(row[key]).replace("#", "[0-9]").split())) for key in _CLAUSE_KEYS)
         return cls(words, *lists)
@@ -112,7 +112,7 @@ class SentenceTables:
     live: WordList
     """The words of `topics.toml` for current knowledge."""
     first: WordList
-    """Beginnings of the words that a sentence may begin with, so that most text passes at once."""
+    """Beginnings of the words that a sentence may begin with, so that most text is ruled out at once."""
     early: WordList
     """Beginnings of the words that may precede the inability."""
     subjects: WordList
@@ -169,13 +169,13 @@ class Inability:
         self.count = 0
         """Number of words so far."""
         self._negated = self._since = self._unknown = 0
-        """Number of the last word that negates, of the last one that is an ability, and of unknown words."""
+        """Positions of the last negation and of the last ability, and number of unknown words."""
         self.unable = False
         self._verb = self._waits = self._pointed = False
-        """Whether a verb must follow, a negation may follow late, or the last word points to one thing."""
+        """Whether a verb must follow, whether a negation may follow late, whether the last word points to one thing."""
         self._about = self._topic = self._own = self._general = False
         self._cause = self._comma = False
-        """Whether a word for the model itself must follow, or a comma has ended the denial."""
+        """Whether a word for the model itself must follow, and whether a comma has ended the denial."""
         self.complete = False
         """Whether the sentence has all parts of a denial."""
         self.over = False
@@ -192,8 +192,8 @@ class Inability:
         return self.count <= _LEAD_WORDS and not (self.unable or self._negated or self._about)
 
     def feed(self, word: str, *, topic: bool, foreign: bool) -> bool:
-        """Read the next word or punctuation mark, and return whether the sentence may still be a denial. `topic` is
-        whether the word is a topic of the request, `foreign` whether it is the subject of another one.
+        """Read the next word or punctuation mark, and return whether the sentence may still be a denial. `topic`
+        is whether the word is a topic of the request, `foreign` whether it belongs to another subject.
         """
         known = self._known
         if self.over:
@@ -256,7 +256,7 @@ class Inability:
         return any(word in getattr(self._known, name) for name in (*_EARLY, "passed", "pointing", "usual", "selves"))
 
     def _may_precede(self, word: str, *, verb: bool) -> bool:
-        """Read a word up to the inability, and return whether it may precede or complete that."""
+        """Read a word up to the inability, and return whether it may precede or complete the inability."""
         known = self._known
         negates, verbal = word in known.negations, word in known.verbal
         able = verbal or word in known.abilities
@@ -281,7 +281,7 @@ class Inability:
 
 
 class SentenceWatch:
-    """A watch for such a sentence at the beginning of a reply, character by character."""
+    """A watch for such a denial at the beginning of a reply, character by character."""
 
     __slots__ = (
         "_clause",

@@ -2,9 +2,9 @@
 
 An exchange does no I/O, and its ids and the time are given to it. An exchange that receives the same request and the
 same inputs is therefore in the same state, and has produced the same events. The store contains the request, without
-the client's keys, and about once a second the inputs since then, compressed. If the process dies, the next process in
-which the client asks for the response repeats the inputs. For the exchange, the upstream died at their end, so the next
-attempt continues the reply as after any other death.
+the client's keys; about once a second, the new inputs are added, compressed. If the process dies, the next process that
+the client asks for the response repeats the inputs. To its exchange, the upstream has died after the last input, so the
+next attempt continues the reply as after any other failure of an upstream.
 
 Only one process continues a response: the one that first claims the current lease, in a counter of the store. It needs
 the keys in the client's request, because keys are not stored.
@@ -35,7 +35,7 @@ _ATTEMPT, _HEAD, _DATA, _LONG, _END, _FAILURE = range(6)
 _FRAME: Final = struct.Struct(">BI")
 """Kind and size of an input."""
 _LEVEL: Final = 1
-"""Level of compression. Events repeat so much that higher levels save little."""
+"""Compression level. Events are so repetitive that higher levels save little."""
 _SECRETS: Final = codec.KEY_HEADERS | {b"cookie", b"proxy-authorization"}
 """Names of the headers that are not stored."""
 _DIED: Final = "the server that was generating this response has stopped"
@@ -136,13 +136,13 @@ class JournaledExchange(Exchange):
         self.generation = 0
         """Number of processes that have created the response before."""
         self.stale = 0
-        """Number of pieces that the previous process has stored. The first piece of this one replaces them all."""
+        """Number of pieces that the previous process has stored. The first piece of this process replaces them."""
         self._pieces = 0
         """Number of pieces that this process has stored."""
         self.inputs: list[JournalInput] = []
         """The inputs that are not in the store yet."""
         self._busy = False
-        """Whether an input is being processed, so that anything the exchange does by itself is not an input."""
+        """Whether an input is being processed: the calls that the exchange then makes to itself are not recorded."""
 
     def request(self) -> UpstreamRequest:
         made = super().request()
@@ -253,7 +253,7 @@ class Continued:
     published: bytes
     """The events after these that are in the store."""
     rest: bytes
-    """The events after these."""
+    """The events that are not in the store yet."""
     pieces: int
     """Number of pieces in which events are stored."""
     complete: bool
@@ -262,7 +262,7 @@ class Continued:
 
 @frozen
 class Claim:
-    """The right to continue a response that no other process has."""
+    """The exclusive right to continue a response, and its journal."""
 
     asked: JournaledRequest
     inputs: list[JournalInput]
@@ -291,7 +291,7 @@ def claim(memory: ClientStoreView, id: str, settings: StoreSettings) -> Claim | 
 
 
 def give_up(memory: ClientStoreView, id: str, found: Claim) -> None:
-    """Note that a response cannot be continued."""
+    """Record that a response cannot be continued, and delete its journal."""
     memory.remember(lease_key(id), Lease(0, found.generation).write())
     for key in (journal_key(id), *(journal_key(id, piece) for piece in range(found.pieces))):
         memory.forget(key)
@@ -301,7 +301,7 @@ def inputs_to_repeat(
     new_exchange: Callable[[], JournaledExchange], inputs: list[JournalInput], *, visible: bool
 ) -> list[JournalInput]:
     """Return the inputs that an exchange repeats before it continues the response: all of them and the death of the
-    upstream, or those before the last attempt if that has written nothing. If the reply cannot be continued and none of
+    upstream, or those before the last attempt if it has written nothing. If the reply cannot be continued and none of
     it is `visible`, no inputs remain, and the response begins again.
     """
     exchange, last, before, shown = new_exchange(), 0, 0, b""
