@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 UPSTREAM_KEY = "streamtool.upstream"
 """The ASGI scope key for the name of the upstream that the settings choose; the app reads it."""
 WIRE: Final = "streamtool.wire"
-"""The ASGI scope key with which a client in the same process replaces the protocol that the path determines."""
+"""The ASGI scope key for a client protocol that replaces the one of the path; a client in the same process sets it."""
 
 _ENDINGS: Final = tuple(dict.fromkeys(without_version(path).rpartition("{model}")[2] for path in PATHS))
 """Endings of all paths of requests, without the protocol's version."""

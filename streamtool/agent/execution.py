@@ -110,7 +110,7 @@ class Execution:
 
     async def results(self, tasks: Sequence[Task]) -> list[ToolCallResult]:
         """Execute the calls of a reply that has ended and return their results in order. A call that has started early
-        goes on; one that is not among them is cancelled.
+        continues; one that is not among them is cancelled.
         """
         early = {task.id: call for task in tasks if (call := self._early.get(task.id)) and call.task == task}
         for id in early:

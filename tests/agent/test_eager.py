@@ -126,7 +126,7 @@ async def held(
 
 
 async def timed(agent: Agent) -> tuple[list[Event], dict[int, float]]:
-    """Return the events of a run, and the time at which each turn began."""
+    """Return the events of a run, and when each turn began."""
     events, turns, began = [], {}, anyio.current_time()
     async with agent.run("Go.") as run:
         async for event in run:
