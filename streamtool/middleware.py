@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 
 UPSTREAM_KEY = "streamtool.upstream"
 """The ASGI scope key for the name of the upstream that the settings choose; the app reads it."""
+WIRE: Final = "streamtool.wire"
+"""The ASGI scope key for a client protocol that replaces the one of the path; a client in the same process sets it."""
 
 _ENDINGS: Final = tuple(dict.fromkeys(without_version(path).rpartition("{model}")[2] for path in PATHS))
 """Endings of all paths of requests, without the protocol's version."""
@@ -152,7 +154,7 @@ class ToolMiddleware:
         if protocol is None:
             await self.app(scope, receive, send)
             return
-        wire = client_protocol(protocol, target(scope))
+        wire = scope.pop(WIRE, None) or client_protocol(protocol, target(scope))
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:

@@ -60,11 +60,11 @@ class Agent:
     `strict` applies to formats in which an entire reply is one object: a reply with anything outside the object is
     rejected and requested again. `system` is placed before all messages, and `options` are further Chat Completions
     fields, such as `temperature`. `approve` is called before each call is executed and returns True, False or a `Veto`
-    with a reason. A call that repeats a result or a tool's description, but no user's message, is not executed; with
-    `quoted_calls="approve"`, `approve` decides. `on_exchange` receives the `Record` of each exchange. `transport`
-    replaces the network; `through`, a middleware from `middleware_of`, replaces everything between the agent and the
-    model. `headers` are sent with each request. If `first_call` is true, the first reply must call a tool. Raises
-    SettingsError.
+    with a reason; then no call starts before the reply has ended. A call that repeats a result or a tool's description,
+    but no user's message, is not executed; with `quoted_calls="approve"`, `approve` decides. `on_exchange` receives the
+    `Record` of each exchange. `transport` replaces the network; `through`, a middleware from `middleware_of`, replaces
+    everything between the agent and the model. `headers` are sent with each request. If `first_call` is true, the first
+    reply must call a tool. Raises SettingsError.
     """
 
     def __init__(

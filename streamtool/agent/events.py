@@ -6,7 +6,9 @@
     )* Final
 
 A `Rejected` without an id rejects the whole reply: the events of the reply are void, and the model is asked for another
-one. All other output remains valid. A run that ends without `Final` raises an exception instead.
+one. All other output remains valid. Calls that start while the model is still writing are reported in the same order:
+nothing about their execution precedes the end of the reply. A run that ends without `Final` raises an exception
+instead.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -43,8 +43,9 @@ THREAD_PREFIX = "tool "
 class FunctionTool:
     """A Python function as a tool.
 
-    `name` and `description` override the function's own, and `timeout` overrides the agent's. Raises SettingsError if
-    the parameters cannot be described by a JSON Schema.
+    `name` and `description` override the function's own, and `timeout` overrides the agent's. `eager` means that calls
+    may start while the model is still writing its reply, even if the reply is then rejected: the function has no side
+    effects. Raises SettingsError if the parameters cannot be described by a JSON Schema.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class FunctionTool:
         name: str | None = None,
         description: str | None = None,
         timeout: float | None = None,
+        eager: bool = False,
     ) -> None:
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         if self.name == "<lambda>":
@@ -61,6 +63,7 @@ class FunctionTool:
         told, parameters = _parse_docstring(inspect.getdoc(function) or "")
         self.description: str = told if description is None else description
         self.timeout = timeout
+        self.eager = eager
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise SettingsError(f"the tool {self.name} is a generator; a tool must return a complete result")
         self._function = function
@@ -144,9 +147,12 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout: float | None = None,
+    eager: bool = False,
 ) -> FunctionTool:
-    """Turn a function into a tool, optionally with a different name, description or timeout."""
-    return FunctionTool(function, name=name, description=description, timeout=timeout)
+    """Turn a function into a tool, optionally with a different name, description or timeout. `eager` means that calls
+    may start while the model is still writing its reply.
+    """
+    return FunctionTool(function, name=name, description=description, timeout=timeout, eager=eager)
 
 
 def _call_in_named_thread(name: str, call: Callable[[], Any]) -> Any:

@@ -11,20 +11,24 @@ Such results remain in the history. Under the strict protocol, if a reply is not
 with a correction, and neither the reply nor the correction remains in the history. `retries` limits both kinds of
 repetition, and `max_turns` limits the number of replies.
 
+A call to an eager tool starts as soon as the model has written it, unless `approve` has to be asked or the call is
+quoted. All other calls start after the reply, and all results are reported after the reply.
+
 The caller's messages are never modified.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from attrs import frozen
 
 from streamtool.agent import one_object
 from streamtool.agent.events import Emit, Event, Final, Rejected, ToolCallEnd, ToolCallResult, TurnStart, Veto
-from streamtool.agent.execution import Task, execute_calls
+from streamtool.agent.execution import Execution, Task, execution
 from streamtool.agent.model_client import ModelClient, ModelReply
-from streamtool.agent.tools import ExecutableTool, Trusting
+from streamtool.agent.tools import Eager, ExecutableTool, Trusting
 from streamtool.core.conversation import Message, TextPart, ToolResult
 from streamtool.core.errors import AgentError
 from streamtool.core.reply import Usage
@@ -73,6 +77,7 @@ class Loop:
         self._tell = tell
         self._history: list[Message] = []
         """Messages that the run has added to the conversation."""
+        self._eager = plan.approve is None and any(map(_is_eager, tools.values()))
         self._results_so_far: list[ToolCallResult] = []
         """Results for the calls in the latest reply, until all of them are available."""
         self.usage = Usage()
@@ -91,13 +96,13 @@ class Loop:
         missed = 0
         for turn in range(1, self._plan.max_turns + 1):
             await self._tell(TurnStart(turn))
-            told = await self._next_reply(messages)
-            if not told.calls:
+            async with execution(self._plan.timeout, self._tell_result, self._spans) as calls:
+                told = await self._next_reply(messages, calls)
                 self._history.append(told.message)
-                added = chat.write_messages(self._history)
-                return Final(told.message.text, told.reason, turn, self.usage, tuple(added))
-            self._history.append(told.message)
-            results, executed = await self._results(told.calls)
+                if not told.calls:
+                    added = chat.write_messages(self._history)
+                    return Final(told.message.text, told.reason, turn, self.usage, tuple(added))
+                results, executed = await self._results(told.calls, calls)
             self._results_so_far.clear()
             self._history.append(_results_message(results))
             missed = 0 if executed else missed + 1
@@ -111,13 +116,14 @@ class Loop:
             f"no final answer after {self._plan.max_turns} turns; raise max_turns to allow more", code="turn_limit"
         )
 
-    async def _next_reply(self, given: Sequence[Message]) -> ModelReply:
+    async def _next_reply(self, given: Sequence[Message], calls: Execution) -> ModelReply:
         """Request the next reply. Under the strict protocol, repeat until a reply follows it or the retries are used
         up.
         """
         asked = [*given, *self._history]
+        on_call = partial(self._start_early, calls) if self._eager else None
         for _ in range(self._plan.retries + 1):
-            told = await self._client.reply(asked, self._tell)
+            told = await self._client.reply(asked, self._tell, on_call)
             self.usage += told.usage
             # a reply that consists only of native calls has no text
             asks = self._plan.strict if told.raw or not told.calls else None
@@ -125,13 +131,27 @@ class Loop:
             found = find(WholeReply(violation=None if wrong is None else one_object.correction(wrong, told.raw)))
             if found is None:
                 return told
+            await calls.discard()
             await self._tell(Rejected(found.cause, found.answer))
             asked = [*given, *self._history, Message("user", (TextPart(found.answer),))]
         raise AgentError(
             f"the model did not follow the protocol in {self._plan.retries + 1} attempts: {wrong}", code="protocol"
         )
 
-    async def _results(self, calls: Sequence[ToolCallEnd]) -> tuple[list[ToolCallResult], bool]:
+    def _start_early(self, calls: Execution, call: ToolCallEnd, quoted: Callable[[], Awaitable[bool]]) -> None:
+        """Start a call of a reply that has not ended, if its tool is eager and the call would be executed now."""
+        tool = self._tools.get(call.name)
+        if tool is None or not _is_eager(tool):
+            return
+        task = self._task(call)
+
+        async def permitted() -> bool:
+            return _runs_quoted(tool) or not await quoted()
+
+        if isinstance(task, Task):
+            calls.start_early(task, permitted)
+
+    async def _results(self, calls: Sequence[ToolCallEnd], running: Execution) -> tuple[list[ToolCallResult], bool]:
         """Return the results of all calls in order, and whether the turn was productive. A turn is unproductive if it
         contains calls and all of them are rejected.
         """
@@ -147,12 +167,9 @@ class Loop:
             await self._tell(Rejected(task.cause, task.answer, call.id, call.name))
             rejected[call.id] = ToolCallResult(call.id, call.name, (TextPart(task.answer),), error=True)
             self._results_so_far.append(rejected[call.id])
-        done = {result.id: result for result in await self._execute(tasks)}
+        done = {result.id: result for result in await running.results(tasks)}
         refused = any(call.id in rejected for call in calls) and not tasks
         return [done.get(call.id) or rejected[call.id] for call in calls], not refused
-
-    async def _execute(self, tasks: Sequence[Task]) -> list[ToolCallResult]:
-        return await execute_calls(tasks, self._plan.timeout, self._tell_result, self._spans)
 
     async def _tell_result(self, event: Event) -> None:
         if isinstance(event, ToolCallResult):
@@ -176,7 +193,7 @@ class Loop:
         offered = tuple(self._tools)
         tool = self._tools.get(call.name)
         asks = self._plan.quoted == "approve" and self._plan.approve is not None
-        quoted = call.quoted and not asks and not (isinstance(tool, Trusting) and tool.run_quoted)
+        quoted = call.quoted and not asks and not _runs_quoted(tool)
         allowed, reason = (False, approved.reason) if isinstance(approved, Veto) else (bool(approved), "")
         return ProposedCall(
             name=call.name,
@@ -193,6 +210,16 @@ class Loop:
             return True
         answer = self._plan.approve(call)
         return await answer if inspect.isawaitable(answer) else answer
+
+
+def _is_eager(tool: ExecutableTool) -> bool:
+    """Return whether calls to the tool may start before the end of the reply."""
+    return isinstance(tool, Eager) and tool.eager
+
+
+def _runs_quoted(tool: ExecutableTool | None) -> bool:
+    """Return whether calls to the tool are executed even if they are quoted."""
+    return isinstance(tool, Trusting) and tool.run_quoted
 
 
 def _results_message(results: Sequence[ToolCallResult]) -> Message:

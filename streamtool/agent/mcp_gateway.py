@@ -277,6 +277,7 @@ def _make_server(settings: McpSettings) -> McpServer:
         prefix=settings.prefix or "",
         timeout=settings.timeout,
         run_quoted=settings.quoted == "run",
+        eager=settings.eager,
     )
 
 

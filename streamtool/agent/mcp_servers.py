@@ -15,7 +15,7 @@ import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Self, TextIO, cast
+from typing import Any, Literal, Self, TextIO, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -27,6 +27,8 @@ from streamtool.core.errors import AgentError, SettingsError
 from streamtool.core.json_value import Json
 from streamtool.protocols.shared import wire
 
+EagerCalls = Literal["read-only", "off"]
+"""Which of a server's tools may start while the model is still writing: those declared to be read-only, or none."""
 _TERMINATED = "Session terminated"
 """The SDK's error message when the server no longer knows the session. The request was not executed."""
 
@@ -41,6 +43,7 @@ class McpServer:
     directory of the command. `log` receives the command's standard error, which is discarded by default. `headers` are
     sent with each HTTP request. `timeout` limits a call (None: the agent's timeout) and `start` the time to connect,
     both in seconds. `run_quoted` means that calls are executed even if they repeat a result or a tool's description.
+    Tools that the server declares to be read-only may start while the model is still writing, unless `eager` is "off".
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class McpServer:
         timeout: float | None = None,
         start: float = 30.0,
         run_quoted: bool = False,
+        eager: EagerCalls = "read-only",
     ) -> None:
         self.url: str | None = (
             target if isinstance(target, str) and target.startswith(("http://", "https://")) else None
@@ -76,6 +80,7 @@ class McpServer:
         self.timeout = timeout
         self.start = start
         self.run_quoted = run_quoted
+        self.eager: EagerCalls = eager
         self._env = dict(env) if env is not None else None
         self._cwd = cwd
         self._headers = dict(headers or {})
@@ -187,7 +192,7 @@ class Connection:
             with anyio.fail_after(self.server.start):
                 while True:
                     page = await link.client.list_tools(cursor=cursor)
-                    found += [McpTool(self, one.name, one.description or "", one.input_schema) for one in page.tools]
+                    found += [McpTool.of(self, one) for one in page.tools]
                     cursor = page.next_cursor
                     if cursor is None:
                         return found
@@ -265,15 +270,31 @@ class Connection:
 class McpTool:
     """A tool on an MCP server."""
 
-    def __init__(self, connection: Connection, name: str, description: str, parameters: Mapping[str, Json]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        description: str,
+        parameters: Mapping[str, Json],
+        *,
+        read_only: bool = False,
+    ) -> None:
         self.name: str = connection.server.prefix + name
         self.description = description
         self.parameters = parameters
         self.timeout = connection.server.timeout
         self.run_quoted = connection.server.run_quoted
+        self.eager: bool = read_only and connection.server.eager == "read-only"
         self._connection = connection
         self.remote_name = name
         """Name on the server, without the prefix."""
+
+    @classmethod
+    def of(cls, connection: Connection, listed: Any) -> Self:
+        """Return a tool as the SDK lists it."""
+        hints = listed.annotations
+        read_only = hints is not None and bool(hints.read_only_hint)
+        return cls(connection, listed.name, listed.description or "", listed.input_schema, read_only=read_only)
 
     @property
     def server(self) -> McpServer:

@@ -4,10 +4,12 @@ The middleware is called directly, without a socket. The reply arrives in pieces
 into agent events. An agent can therefore do everything that a client can, and no part of the emulation is duplicated.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final
 
 import anyio
 from attrs import define, evolve, field, frozen
@@ -24,7 +26,7 @@ from streamtool.agent.tool_names import Names
 from streamtool.asgi.answers import new_id
 from streamtool.asgi.off_loop import sized
 from streamtool.asgi.types import SCOPE, ASGIApp, ASGIMessage, Receive, Scope, Send
-from streamtool.core.conversation import Conversation, Message, TextPart, ToolCall, ToolChoice
+from streamtool.core.conversation import Conversation, Message, TextPart, Tool, ToolCall, ToolChoice
 from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.core.reply import (
     Choice,
@@ -40,10 +42,12 @@ from streamtool.core.reply import (
 )
 from streamtool.exchange import Record
 from streamtool.filters import CallIds, comparable_call, shown_calls
-from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware
+from streamtool.middleware import UPSTREAM_KEY, WIRE, ToolMiddleware
 from streamtool.observe.observers import OnExchange
 from streamtool.protocols import chat
 from streamtool.protocols.interfaces import UpstreamProtocol
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import Out
 from streamtool.server.gate import Gate
 from streamtool.settings import ModelSettings, Settings
 from streamtool.upstream.chat_templates import ChatTemplates
@@ -51,6 +55,10 @@ from streamtool.upstream.chat_templates import ChatTemplates
 PATH = "/v1/chat/completions"
 LISTENER = "streamtool.agent.listener"
 """ASGI scope key for the listener that receives the raw text of the upstream's replies."""
+_ENDED: Final = re.compile(rb"^: ended (\d+) (\d)$", re.MULTILINE)
+"""Matches the comment after a complete call: the call's index, and whether it is a repeated call."""
+OnCall = Callable[[ToolCallEnd, Callable[[], Awaitable[bool]]], None]
+"""Callback for a complete call of a reply that has not ended, and a function that returns whether it is quoted."""
 _records: ContextVar[Callable[[Record], object]] = ContextVar("records")
 """Receives the records of the current run; context-local because several runs share one middleware."""
 
@@ -144,6 +152,17 @@ def make_middleware(
     return made
 
 
+class _CallEndWriter(chat.ReplyWriter):
+    """A writer that adds a comment after each complete call, since Chat Completions does not mark the end of one."""
+
+    __slots__ = ()
+
+    def _close_call(self, event: ReplyCallEnd, out: Out) -> None:
+        super()._close_call(event, out)
+        if event.complete:
+            out.append(b": ended %d %d\n\n" % (event.index, event.repeated))
+
+
 class ModelClient:
     """Sends the requests of one run to the model."""
 
@@ -171,11 +190,15 @@ class ModelClient:
     def _recorded(self, record: Record) -> None:
         self._record = record
 
-    async def reply(self, messages: Sequence[Message], tell: Emit) -> ModelReply:
-        """Request a reply to these messages. `tell` receives reply events as they arrive. Raises StreamtoolError."""
+    async def reply(self, messages: Sequence[Message], tell: Emit, on_call: OnCall | None = None) -> ModelReply:
+        """Request a reply to these messages. `tell` receives reply events as they arrive, and `on_call` each complete
+        call. Raises StreamtoolError.
+        """
         listener = None if self._raw_protocol is None else Listener(self._raw_protocol)
         past = (call.id for message in messages for call in message.calls)
-        hearing = _ReplyReceiver(self._names, tell, CallIds(lambda: new_id(chat.CALL_ID), past))
+        shown = _ShownCalls(self._conversation, self._own_tools, messages)
+        checked = None if on_call is None else partial(self._check_call, on_call, shown)
+        hearing = _ReplyReceiver(self._names, tell, CallIds(lambda: new_id(chat.CALL_ID), past), checked)
         self._record = None
         asked = evolve(
             self._conversation, messages=tuple(map(self._names.translate_message, messages)), choice=self._tool_choice
@@ -188,17 +211,20 @@ class ModelClient:
             raise self._error(hearing, fold.failure)
         raw = "" if listener is None else listener.text
         reply = _model_reply(fold.choices[0], hearing, fold.usage, raw, self._repeated())
-        return evolve(reply, calls=await self._compared(reply.calls, messages))
+        return evolve(reply, calls=tuple([await self._compared(call, shown) for call in reply.calls]))
 
-    async def _compared(self, calls: tuple[ToolCallEnd, ...], messages: Sequence[Message]) -> tuple[ToolCallEnd, ...]:
-        """Return the calls; those that a result contains in another form are marked as quoted."""
-        known = {call.id: comparable_call(call.name, call.arguments) for call in calls if not call.quoted}
-        results = sum(len(part.text) for part in _result_parts(messages))
-        if self._tools.settings.quoted == "calls" or not results or not any(known.values()):
-            return calls
-        asked = evolve(self._conversation, messages=tuple(messages), tools=self._own_tools)
-        shown = await sized(partial(shown_calls, asked), results)
-        return tuple(evolve(call, quoted=call.quoted or known.get(call.id) in shown) for call in calls)
+    def _check_call(self, on_call: OnCall, shown: "_ShownCalls", call: ToolCallEnd) -> None:
+        async def is_quoted() -> bool:
+            return (await self._compared(call, shown)).quoted
+
+        on_call(call, is_quoted)
+
+    async def _compared(self, call: ToolCallEnd, shown: "_ShownCalls") -> ToolCallEnd:
+        """Return the call, marked as quoted if a result contains it in another form."""
+        if call.quoted or self._tools.settings.quoted == "calls":
+            return call
+        known = comparable_call(call.name, call.arguments)
+        return call if known is None else evolve(call, quoted=known in await shown.found())
 
     def _repeated(self) -> tuple[str, ...]:
         """Return the ids of the calls in the last reply that repeat a result or a tool's description."""
@@ -223,6 +249,8 @@ class ModelClient:
         scope: dict[str, Any] = {**SCOPE, **asked, "client": loopback, "server": loopback}
         if listener is not None:
             scope[LISTENER] = listener
+        if hearing.on_call is not None:
+            scope[WIRE] = SimpleNamespace(**{**vars(chat), "ReplyWriter": hearing.marking_writer})
         token = _records.set(self._recorded)
         try:
             await self._tools(scope, receive, hearing.send)
@@ -245,7 +273,7 @@ class ModelClient:
 
 @define(eq=False)
 class _ReplyReceiver:
-    """Reads a reply from the middleware and emits its events.
+    """Reads a reply from the middleware and emits its events. `on_call` receives each complete call at its end.
 
     Results refer to calls by id. Upstreams with native tools may omit an id or repeat one; such a call gets a new id.
     """
@@ -253,6 +281,7 @@ class _ReplyReceiver:
     _names: Names
     _tell: Emit
     _ids: CallIds
+    on_call: Callable[[ToolCallEnd], None] | None
     _reader: chat.ReplyReader = field(factory=chat.ReplyReader, init=False)
     calls: dict[int, tuple[str, str, list[str]]] = field(factory=dict, init=False)
     """Id, name and argument pieces of each call, in the order in which the calls started."""
@@ -260,18 +289,49 @@ class _ReplyReceiver:
     """The id that the middleware gave to each call, in the same order."""
     accumulator: ReplyAccumulator = field(factory=ReplyAccumulator, init=False)
     status: int = field(default=0, init=False)
+    _ended: set[int] = field(factory=set, init=False)
+    """Indices of the calls whose end has been emitted."""
+    _marked: bool = field(default=False, init=False)
+    """Whether the end of each complete call is marked, because the middleware writes the reply."""
+
+    def marking_writer(self, *args: Any, **options: Any) -> _CallEndWriter:
+        """Return the writer for the reply. It is not used if the upstream's reply passes through unchanged."""
+        self._marked = True
+        return _CallEndWriter(*args, **options)
 
     async def send(self, message: ASGIMessage) -> None:
         """Receive an ASGI message from the middleware."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
         elif message["type"] == "http.response.body":
-            events = self._reader.feed(message.get("body", b""))
-            if not message.get("more_body", False):
+            body = message.get("body", b"")
+            events = self._reader.feed(body)
+            last = not message.get("more_body", False)
+            if last:
                 events += self._reader.close()
             self.accumulator.feed(events)
             for event in events:
                 await self._emit(event)
+            if self.on_call is not None and not last:
+                await self._check_calls(self.on_call, body, events)
+
+    async def _check_calls(self, on_call: Callable[[ToolCallEnd], None], body: bytes, events: list[ReplyEvent]) -> None:
+        """Pass on the calls that are complete at the end of this part of the reply."""
+        if self._marked:
+            ended = [(int(index), repeated == b"1") for index, repeated in _ENDED.findall(body)]
+        else:
+            ended = [(event.index, False) for event in events if type(event) is ReplyCallEnd and event.complete]
+        for index, repeated in ended:
+            if index not in self.calls:  # the reader has queued it after a call that was cut off
+                continue
+            id, name, pieces = self.calls[index]
+            arguments = "".join(pieces)
+            if index not in self._ended:
+                if not wire.is_object(arguments):  # the reader has buffered the rest
+                    continue
+                self._ended.add(index)
+                await self._tell(ToolCallEnd(id, name, arguments))
+            on_call(ToolCallEnd(id, name, arguments, quoted=repeated))
 
     async def _emit(self, event: ReplyEvent) -> None:
         match event:
@@ -287,11 +347,39 @@ class _ReplyReceiver:
                 id, _, pieces = self.calls[index]
                 pieces.append(text)
                 await self._tell(ToolArgumentsDelta(id, text))
+            case ReplyCallEnd(index=index) if index in self._ended:
+                pass
             case ReplyCallEnd(index=index, complete=complete):
                 id, name, pieces = self.calls[index]
+                self._ended.add(index)
                 await self._tell(ToolCallEnd(id, name, "".join(pieces), complete))
             case _:
                 pass
+
+
+@define(eq=False)
+class _ShownCalls:
+    """Calls in the results of a conversation, searched for when they are first needed."""
+
+    _conversation: Conversation
+    _own_tools: tuple[Tool, ...]
+    _messages: Sequence[Message]
+    _searching: anyio.Lock = field(factory=anyio.Lock, init=False)
+    _found: frozenset[Any] | None = field(default=None, init=False)
+
+    async def found(self) -> frozenset[Any]:
+        """Return the calls in the form of `comparable_call`."""
+        async with self._searching:
+            if self._found is None:
+                self._found = await self._search()
+            return self._found
+
+    async def _search(self) -> frozenset[Any]:
+        results = sum(len(part.text) for part in _result_parts(self._messages))
+        if not results:
+            return frozenset()
+        asked = evolve(self._conversation, messages=tuple(self._messages), tools=self._own_tools)
+        return await sized(partial(shown_calls, asked), results)
 
 
 def _result_parts(messages: Sequence[Message]) -> Iterator[TextPart]:

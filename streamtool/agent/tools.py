@@ -54,6 +54,13 @@ class Trusting(Protocol):
 
 
 @runtime_checkable
+class Eager(Protocol):
+    """A tool that decides whether its calls may start while the model is still writing the reply."""
+
+    eager: bool
+
+
+@runtime_checkable
 class Prepared(Protocol):
     """A tool that prepares for each call. The preparation does not count towards the call's timeout."""
 

@@ -87,11 +87,14 @@ class ReplyArgumentsDelta:
 
 @define
 class ReplyCallEnd:
-    """The end of a call. `complete` is False if the arguments were cut off."""
+    """The end of a call. `complete` is False if the arguments were cut off. `repeated` means that the call repeats a
+    result or a tool's description, but no user's message, if such calls are reported.
+    """
 
     choice: int
     index: int
     complete: bool = True
+    repeated: bool = False
 
 
 @define

@@ -334,7 +334,7 @@ class CallFilter:
         if text:
             self._emit(text, out)
         self._complete += complete
-        out.append(ReplyCallEnd(self._choice, self.index, complete))
+        out.append(ReplyCallEnd(self._choice, self.index, complete, call.id in self._tally.repeated))
         if complete and len(self.sent) < _MAX_PIECES:
             self._history.add(DeliveredCall(call.name, "".join(self.sent), call.source))
             self.sent.clear()

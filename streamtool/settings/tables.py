@@ -288,6 +288,10 @@ class McpSettings:
     """The server's tool that replaces a hosted web search."""
     quoted: Literal["refuse", "run"] = setting("refuse")
     """Whether a call is executed that repeats a result or a tool's description, but no user's message."""
+    eager: Literal["read-only", "off"] = setting("read-only")
+    """Which calls start while the model is still writing its reply: those of tools that the server declares to be
+    read-only, or none.
+    """
 
     def __attrs_post_init__(self) -> None:
         place = f"mcp.{self.name}"

@@ -40,9 +40,8 @@ def listed():
     tools = []
     for name, properties in TOOLS.items():
         schema = {"type": "object", "properties": properties, "required": [*properties]}
-        tools.append(
-            {"name": name, "description": f"{name}, by hand.{os.environ.get('EXAMPLE', '')}", "inputSchema": schema}
-        )
+        tool = {"name": name, "description": f"{name}, by hand.{os.environ.get('EXAMPLE', '')}", "inputSchema": schema}
+        tools.append(tool | ({"annotations": {"readOnlyHint": True}} if WAY == "read-only" else {}))
     return {"tools": tools, **({"nextCursor": "again"} if WAY == "lists without end" else {})}
 
 
