@@ -31,7 +31,8 @@ def begins_after(machine: Machine, close: str, end: int) -> Generator[None, None
     text was needed; the token must then be examined again.
     """
     reader, past = machine.reader, machine.text_state
-    if past.turn_shown or close not in machine.tables.closers.stops.values:
+    stops = machine.tables.closers.stops.values
+    if past.turn_shown or close not in stops or not past.shown_closers.isdisjoint(stops):
         return False
     found = match_whitespace(reader.text, reader.at + end)
     begin = found.end() if found else reader.at + end

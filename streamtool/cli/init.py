@@ -71,8 +71,10 @@ def run(flags: InitFlags) -> None:
     for path in (target, schema):
         if path.exists() and not flags.force and not (path == schema and _is_schema(path)):
             raise SettingsError(f"{path} exists; --force overwrites it", param=str(path))
+    if flags.url is None and flags.key_env is not None:
+        raise SettingsError("--key-env needs a URL: the key is sent to no other server", param="--key-env")
     if flags.url is None:
-        upstreams = [ProbeFlags(f"http://127.0.0.1:{port}", key_env=flags.key_env).upstream() for port in USUAL]
+        upstreams = [ProbeFlags(f"http://127.0.0.1:{port}").upstream() for port in USUAL]
     else:
         upstreams = [ProbeFlags(flags.url, key_env=flags.key_env).upstream()]
     found = anyio.run(partial(find_servers, upstreams))

@@ -73,7 +73,10 @@ class SessionTurn:
 
     @cached_property
     def _first(self) -> Line:
-        return next((line for line in self._kept.lines(self.id) if line["type"] == "exchange"), {})
+        try:
+            return next((line for line in self._kept.lines(self.id) if line["type"] == "exchange"), {})
+        except KeyError:  # just deleted
+            return {}
 
     @cached_property
     def previous(self) -> Json:
@@ -104,6 +107,7 @@ class SessionTurn:
         """The reply's id, and the first choice's text and calls by index."""
         name, text = None, []
         calls: dict[int, dict[str, Json]] = {}
+        written: dict[int, list[str]] = {}
         for line in self._kept.lines(self.id):
             for event in line["events"] if line["type"] == "sent" else ():
                 if event["type"] == "start":
@@ -114,11 +118,13 @@ class SessionTurn:
                     case "text_delta":
                         text.append(event["text"])
                     case "call_start":
-                        calls[event["index"]] = {"id": event["id"], "name": event["name"], "arguments": ""}
-                    case "arguments_delta" if event["index"] in calls:
-                        calls[event["index"]]["arguments"] += event["text"]
+                        calls[event["index"]] = {"id": event["id"], "name": event["name"]}
+                    case "arguments_delta":
+                        written.setdefault(event["index"], []).append(event["text"])
                     case _:
                         pass
+        for index, call in calls.items():
+            call["arguments"] = "".join(written.get(index, ()))
         return name, "".join(text), calls
 
     def continues(self, other: "SessionTurn") -> bool:

@@ -231,7 +231,7 @@ class BackgroundResponse:
     def _continue(self, continued: Continued) -> None:
         """Adopt the events of the process that has created the response so far."""
         if continued.complete:
-            self._last = continued.rest
+            self._last = continued.rest or continued.published
         if not self._streamed:
             return
         if continued.published:

@@ -11,6 +11,7 @@ the keys in the client's request, because keys are not stored.
 """
 
 import hashlib
+import re
 import struct
 import time
 import zlib
@@ -36,8 +37,8 @@ _FRAME: Final = struct.Struct(">BI")
 """Kind and size of an input."""
 _LEVEL: Final = 1
 """Compression level. Events are so repetitive that higher levels save little."""
-_SECRETS: Final = codec.KEY_HEADERS | {b"cookie", b"proxy-authorization"}
-"""Names of the headers that are not stored."""
+_SECRET: Final = re.compile(rb"auth|key|token|secret|cookie|credential|session|signature|jwt|password")
+"""Matches the names of headers that are not stored: those of keys, and of what reverse proxies add."""
 _DIED: Final = "the server that was generating this response has stopped"
 
 JournalInput = tuple[int, bytes]
@@ -81,7 +82,7 @@ class JournaledRequest:
     @classmethod
     def of(cls, scope: Any, body: bytes, seed: str) -> "JournaledRequest":
         """Return the request with this ASGI scope and body."""
-        headers = tuple((name, value) for name, value in scope["headers"] if name not in _SECRETS)
+        headers = tuple((name, value) for name, value in scope["headers"] if not _SECRET.search(name))
         return cls(seed, int(time.time()), scope["path"], scope.get("query_string", b""), headers, body)
 
     def new_ids(self) -> Callable[[str], str]:
@@ -106,7 +107,7 @@ class JournaledRequest:
 
     def scope(self, asking: Any) -> dict[str, Any]:
         """Return the ASGI scope of the request, with the keys of the request that now asks for the response."""
-        keys = [(name, value) for name, value in asking["headers"] if name in _SECRETS]
+        keys = [(name, value) for name, value in asking["headers"] if _SECRET.search(name)]
         path = {"path": self.path, "raw_path": self.path.encode(), "query_string": self.query}
         return {**asking, "method": "POST", "headers": [*self.headers, *keys], **path}
 
@@ -293,8 +294,16 @@ def claim(memory: ClientStoreView, id: str, settings: StoreSettings) -> Claim | 
 def give_up(memory: ClientStoreView, id: str, found: Claim) -> None:
     """Record that a response cannot be continued, and delete its journal."""
     memory.remember(lease_key(id), Lease(0, found.generation).write())
-    for key in (journal_key(id), *(journal_key(id, piece) for piece in range(found.pieces))):
-        memory.forget(key)
+    forget_journal(memory, id)
+
+
+def forget_journal(memory: ClientStoreView, id: str) -> None:
+    """Delete the journal of a response whose process has stopped."""
+    memory.forget(journal_key(id))
+    for piece in count():
+        if memory.demand(journal_key(id, piece)) is None:
+            return
+        memory.forget(journal_key(id, piece))
 
 
 def inputs_to_repeat(
@@ -304,12 +313,12 @@ def inputs_to_repeat(
     upstream, or those before the last attempt if it has written nothing. If the reply cannot be continued and none of
     it is `visible`, no inputs remain, and the response begins again.
     """
-    exchange, last, before, shown = new_exchange(), 0, 0, b""
+    exchange, last, before, shown = new_exchange(), 0, 0, False
     exchange.announce()
     for number, entry in enumerate(inputs):
         if entry[0] == _ATTEMPT:
-            last, before, shown = number, exchange.written, b""
-        shown += exchange.repeat([entry])
+            last, before, shown = number, exchange.written, False
+        shown = bool(exchange.repeat([entry])) or shown
     if exchange.done or exchange.retry or not inputs:
         return inputs
     if exchange.written == before and not shown:

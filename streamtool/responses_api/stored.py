@@ -35,7 +35,7 @@ from streamtool.responses_api.background import (
     StoreReader,
     send_events,
 )
-from streamtool.responses_api.journal import HOSTED, read_lease, stored_pieces
+from streamtool.responses_api.journal import HOSTED, forget_journal, read_lease, stored_pieces
 from streamtool.settings import Settings
 from streamtool.store.replies import ClientStoreView, Store, client_store_of
 
@@ -103,13 +103,15 @@ class StoredResponses:
 
     async def _cancel(self, made: Background, memory: ClientStoreView, id: str) -> None:
         """End a response. It may be created by another process, which notices the cancellation within a few seconds."""
-        response, _ = await off_loop(partial(_read, memory, id))
+        response, stopped = await off_loop(partial(_read, memory, id))
         if not response.background:
             raise RequestError("Only a background response can be cancelled; to end this one, close the connection.")
         own = made.find(memory, id)
         if own is not None:
             await own.cancel()
             return
+        if stopped:  # from now on, no process continues it
+            await off_loop(partial(forget_journal, memory, id))
         if response.status in UNFINISHED:
             memory.remember(cancel_key(id), b"1")
         for _ in range(_CHECKS):
@@ -130,7 +132,8 @@ async def _take_over(tasks: TaskGroup, take_over: TakeOver, memory: ClientStoreV
     """Continue a response whose process has stopped, as one of the tasks. Return whether this process or another one
     continues it.
     """
-    run = await take_over(memory, id)
+    with anyio.CancelScope(shield=True):  # a claim is made only once: a timer of the reader must not end it
+        run = await take_over(memory, id)
     if run is not None:
         tasks.start_soon(run)
         return True
@@ -188,7 +191,8 @@ def _answer(memory: ClientStoreView, method: str, id: str, part: str, asked: dic
     if response.status in UNFINISHED:
         raise RequestError("The response is still in progress: cancel it first.", code="response_not_complete")
     pieces, _ = stored_pieces(memory, id) or (0, True)
-    events = (journal_key(id), events_key(id), *(events_key(id, piece) for piece in range(pieces)))
+    forget_journal(memory, id)
+    events = (events_key(id), *(events_key(id, piece) for piece in range(pieces)))
     for name in (*response.keys, *(transcript_key(call) for call in response.calls), *events):
         memory.forget(name)
     return responses.write_deleted(id)

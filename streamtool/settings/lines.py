@@ -4,7 +4,7 @@ import re
 import tomllib
 from typing import Any, Final
 
-_LINES: Final = 2000
+_LINES: Final = 500
 """Maximum number of lines in which a place is searched: each of them is parsed with all lines before it."""
 _SYNTAX: Final = re.compile(r"\(at line (\d+), column \d+\)")
 _AT_END: Final = "(at end of document)"

@@ -30,7 +30,12 @@ from streamtool.testing import Hang, Script, ScriptedUpstream, stream_asgi
 both = pytest.mark.anyio
 
 KEY = b"sk-very-secret"
-HEADERS = ((b"content-type", b"application/json"), (b"authorization", b"Bearer " + KEY), (b"cookie", b"a=" + KEY))
+HEADERS = (
+    (b"content-type", b"application/json"),
+    (b"authorization", b"Bearer " + KEY),
+    (b"api-key", KEY),
+    (b"cookie", b"a=" + KEY),
+)
 WRITE = {"type": "function", "name": "write", "parameters": {"type": "object", "properties": {"text": {}}}}
 GIVEN = '{"text": "größe = 3.14159"}'
 WHOLE = f'Look: <tool_call>{{"name": "write", "arguments": {GIVEN}}}</tool_call>'
@@ -191,6 +196,26 @@ async def test_a_stream_that_cannot_be_continued_ends_with_an_error(process: Any
         assert b"the server that was generating this response has stopped" in events
         found = await poll(other, id)
         assert found["status"] == "failed"
+        tasks.cancel_scope.cancel()
+    assert len(upstream.requests) == 1
+
+
+@both
+async def test_a_response_of_a_dead_process_that_is_cancelled_and_deleted_leaves_nothing(process: Any):
+    upstream = ScriptedUpstream(Script((*chat([WHOLE[:AT]], "die"), Hang())))
+    first, other = process(upstream), process(upstream)
+    async with anyio.create_task_group() as tasks:
+        made = json.loads(await (await start(tasks, create(first))).body())
+        await stop(first, made["id"], MARK)
+        path = f"/v1/responses/{made['id']}"
+        async with stream_asgi(other, f"{path}/cancel", method="POST", headers=HEADERS) as reply:
+            await reply.body()
+        found = await poll(other, made["id"])
+        assert found["status"] in ("failed", "cancelled")  # the first process only seems to have stopped
+        async with stream_asgi(other, path, method="DELETE", headers=HEADERS) as reply:
+            await reply.body()
+            assert reply.status == 200
+        assert [view(other).demand(f"journal {made['id']}{part}") for part in ("", " 0")] == [None, None]
         tasks.cancel_scope.cancel()
     assert len(upstream.requests) == 1
 
