@@ -215,9 +215,13 @@ def test_a_pod(tmp_path: Path, upstream: Upstream):
             assert words(url) == "One word."
             [endpoint] = found["ServiceMonitor"]["spec"]["endpoints"]
             key = {"authorization": f"Bearer {env[endpoint['authorization']['credentials']['key']]}"}
-            page = httpx.get(url + endpoint["path"], headers=key, trust_env=False).text
             [metric] = found["HorizontalPodAutoscaler"]["spec"]["metrics"]
-            assert f"\n{metric['pods']['metric']['name']} 0.0\n" in page
+            idle = f"\n{metric['pods']['metric']['name']} 0.0\n"
+
+            def is_idle() -> bool:
+                return idle in httpx.get(url + endpoint["path"], headers=key, trust_env=False).text
+
+            wait_for(is_idle, "its metric is there, and its request has ended")
 
 
 @contextmanager
