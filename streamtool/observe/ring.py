@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 
 import statemachine
 from streamtool.core.json_value import Json
-from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallStart, ReplyEvent, ReplyTextDelta
+from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallStart, ReplyEvent
 from streamtool.exchange import Exchange, FedText, ObservedParser, ParserOptions, Record, UpstreamRequest
 from streamtool.filters import NullParser
 from streamtool.observe import lines
@@ -24,19 +24,13 @@ from streamtool.protocols.shared.wire import decode, encode
 
 MAX_EXCHANGES: Final = 1000
 """Maximum number of exchanges, regardless of their size."""
-DELTA_OVERHEAD: Final = 400
+DELTA_OVERHEAD: Final = 700
 """Approximate number of bytes of memory that a delta requires in addition to its text."""
 
 Sent = tuple[float, Sequence[ReplyEvent], bytes, str]
 """The time, the events and the bytes sent to the client and, if nothing was sent, the reason why text is still
 buffered.
 """
-SentPiece = tuple[float, str, bytes, int]
-"""The time, the text and the bytes of a piece of text or of a call's arguments; and the index of the call, or `TEXT`.
-Nearly all items are such pieces. Without the event and its list, they need less memory, and the garbage collector does
-not have to follow them.
-"""
-TEXT: Final = -1
 
 
 @frozen
@@ -65,7 +59,7 @@ class Closed:
     events: Sequence[statemachine.Event]
 
 
-Item = bytes | Line | FedText | Sent | SentPiece | Attempt | MadeParser | Closed
+Item = bytes | Line | FedText | Sent | Attempt | MadeParser | Closed
 """A stored item. Bytes are an encoded line."""
 
 
@@ -138,13 +132,7 @@ class InspectedExchange:
         self.size += size
         ring = self._ring
         ring.left -= size
-        event = events[0] if len(events) == 1 else None
-        if type(event) is ReplyTextDelta and not event.choice:
-            self._take((monotonic(), event.text, data, TEXT))
-        elif type(event) is ReplyArgumentsDelta and not event.choice:
-            self._take((monotonic(), event.text, data, event.index))
-        else:
-            self._take((monotonic(), events, data, waits_for))
+        self._take((monotonic(), events, data, waits_for))
         if ring.left < 0:
             ring.make_room()
 
@@ -184,8 +172,8 @@ class InspectedExchange:
         found = FirstCall()
         for item in self._items:
             match item:
-                case (float(), _, _, _) as sent:
-                    for event in as_sent(sent)[1]:
+                case (float(), told, _, _):
+                    for event in told:
                         if isinstance(event, ReplyCallStart | ReplyArgumentsDelta):
                             found.feed(lines.reply_event_as_json(event))
                 case _:
@@ -275,14 +263,6 @@ DISCARDING_RING: Final = Ring(maxsize, contents=False)
 """A sink that replaces the ring once an exchange has been cut."""
 
 
-def as_sent(item: Sent | SentPiece) -> Sent:
-    """Return a stored piece with its event, and any other item unchanged."""
-    at, told, data, index = item
-    if not isinstance(told, str) or not isinstance(index, int):
-        return item  # type: ignore[return-value]
-    return at, [ReplyTextDelta(0, told) if index == TEXT else ReplyArgumentsDelta(0, index, told)], data, ""
-
-
 # --- items as lines --------------------------------------------------------------------------------------------------
 
 
@@ -308,8 +288,7 @@ def as_lines(items: Sequence[Item], began: float) -> Iterator[Line]:
                 parser = parsers[number]
                 events = parser.feed(text)
                 yield lines.text_line(seconds, fed, events, state=_state(parser), held=parser.held)
-            case (float(), _, _, _) as sent:
-                _, told, data, waits_for = as_sent(sent)
+            case (float(), told, data, waits_for):
                 if waits_for != waits:
                     waits = waits_for
                     yield lines.waits_line(seconds, waits)
