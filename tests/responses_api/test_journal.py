@@ -22,7 +22,7 @@ from streamtool.core.errors import UpstreamError
 from streamtool.exchange import Services
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols import responses
-from streamtool.responses_api.journal import JournaledRequest, Lease, claim, pack, read_lease, unpack
+from streamtool.responses_api.journal import JournaledRequest, Lease, claim, forget_journal, pack, read_lease, unpack
 from streamtool.settings import Settings, StoreSettings
 from streamtool.store.replies import ClientStoreView, open_store
 from streamtool.testing import Hang, Script, ScriptedUpstream, stream_asgi
@@ -200,24 +200,18 @@ async def test_a_stream_that_cannot_be_continued_ends_with_an_error(process: Any
     assert len(upstream.requests) == 1
 
 
-@both
-async def test_a_response_of_a_dead_process_that_is_cancelled_and_deleted_leaves_nothing(process: Any):
-    upstream = ScriptedUpstream(Script((*chat([WHOLE[:AT]], "die"), Hang())))
-    first, other = process(upstream), process(upstream)
-    async with anyio.create_task_group() as tasks:
-        made = json.loads(await (await start(tasks, create(first))).body())
-        await stop(first, made["id"], MARK)
-        path = f"/v1/responses/{made['id']}"
-        async with stream_asgi(other, f"{path}/cancel", method="POST", headers=HEADERS) as reply:
-            await reply.body()
-        found = await poll(other, made["id"])
-        assert found["status"] in ("failed", "cancelled")  # the first process only seems to have stopped
-        async with stream_asgi(other, path, method="DELETE", headers=HEADERS) as reply:
-            await reply.body()
-            assert reply.status == 200
-        assert [view(other).demand(f"journal {made['id']}{part}") for part in ("", " 0")] == [None, None]
-        tasks.cancel_scope.cancel()
-    assert len(upstream.requests) == 1
+def test_a_forgotten_journal_leaves_nothing_and_cannot_be_claimed(file: str):
+    settings = StoreSettings(file=file)
+    store = open_store(settings)
+    memory = ClientStoreView(store, "c")
+    scope = {"path": "/v1/responses", "headers": [], "query_string": b""}
+    memory.remember("journal r", JournaledRequest.of(scope, b"{}", "seed").write())
+    for piece in range(3):
+        memory.remember(f"journal r {piece}", pack([(2, b"x")]))
+    forget_journal(memory, "r")
+    assert [memory.demand(f"journal r{part}") for part in ("", " 0", " 1", " 2")] == [None] * 4
+    assert claim(memory, "r", settings) is None
+    store.close()
 
 
 @both
