@@ -129,8 +129,10 @@ class SessionTurn:
 
     def continues(self, other: "SessionTurn") -> bool:
         """Return whether this turn continues the conversation of an earlier one."""
-        if self.previous is None or self.repeats(other):
-            return self.repeats(other)
+        if self.repeats(other):
+            return True
+        if self.previous is None:
+            return False
         name, _, calls = other.reply
         answered = {result.id for message in self.messages for result in message.results}
         return self.previous == name or any(call["id"] in answered for call in calls.values())
@@ -148,7 +150,7 @@ class SessionTurn:
         summary = self._kept.summary(self.id)
         _, text, calls = self.reply
         known = len(before.messages) if before is not None and self.repeats(before) else 0
-        if before is None:  # only the last question; the messages before it were not exchanged here
+        if before is None:  # Show the last question alone: the messages before it belong to no stored exchange.
             asked = [place for place, message in enumerate(self.messages) if message.role == "user"]
             known = asked[-1] if asked else 0
         names = {} if before is None else {call["id"]: call["name"] for call in before.reply[2].values()}

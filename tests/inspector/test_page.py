@@ -459,6 +459,7 @@ def test_a_session_is_one_story_and_leads_to_its_exchanges(site):
     page.wait_for_selector(".session")
     told = page.eval_on_selector_all(".session li", "(all) => all.map((one) => one.className)")
     assert told == ["said user", "reply", "between", "said tool", "reply shown"]
+    assert page.text_content(".session .shown .outcome") == "answer"
     assert HOSTILE in page.text_content(".session .tool")
     assert page.evaluate("() => window.hacked") is None
     page.click(".session a >> nth=0")
