@@ -226,7 +226,19 @@ def files(paths: Iterable[str] = ()) -> Iterator[Path]:
     """Yield the files that contain prose: the given paths, or all files."""
     given = [Path(path).resolve() for path in paths]
     folders = given or [ROOT / folder for folder in FOLDERS]
-    found = [inner for one in folders for inner in ([one] if one.is_file() else sorted(one.rglob("*.py")))]
+    found = [
+        inner
+        for one in folders
+        for inner in (
+            [one]
+            if one.is_file()
+            else [
+                file
+                for file in sorted(one.rglob("*.py"))
+                if not any(part[0] == "." for part in file.relative_to(one).parts)
+            ]
+        )
+    ]
     found += [page for one in given if one.is_dir() for page in sorted(one.rglob("*.md"))]
     found += [] if given else [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
     for path in found:
