@@ -222,23 +222,17 @@ def prose_of_page(text: str) -> Iterator[tuple[int, str]]:
             paragraph.append(re.sub(r"`[^`]*`", "`x`", line.strip()))
 
 
+def _python_files(folder: Path) -> list[Path]:
+    """Return the Python files in a folder, apart from those in hidden folders, such as installed environments."""
+    found = sorted(folder.rglob("*.py"))
+    return [file for file in found if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+
+
 def files(paths: Iterable[str] = ()) -> Iterator[Path]:
     """Yield the files that contain prose: the given paths, or all files."""
     given = [Path(path).resolve() for path in paths]
     folders = given or [ROOT / folder for folder in FOLDERS]
-    found = [
-        inner
-        for one in folders
-        for inner in (
-            [one]
-            if one.is_file()
-            else [
-                file
-                for file in sorted(one.rglob("*.py"))
-                if not any(part[0] == "." for part in file.relative_to(one).parts)
-            ]
-        )
-    ]
+    found = [inner for one in folders for inner in ([one] if one.is_file() else _python_files(one))]
     found += [page for one in given if one.is_dir() for page in sorted(one.rglob("*.md"))]
     found += [] if given else [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
     for path in found:
