@@ -386,7 +386,7 @@ def main() -> int:
     arguments.add_argument("--quarters", action="store_true")
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
-    if given.other_paths:
+    if given.beside:
         pair = ("streamtool", INSPECTED)
         rounds = uvloop.run(beside(pair, given.streams, given.seconds, given.rounds))
         said = {name: {"cost": [run.cost for run in runs]} for name, *runs in zip(pair, *rounds, strict=True)}
