@@ -5,6 +5,7 @@ the token as text, and then further turns. Directly before the beginning of anot
 reply that has already contained the beginning of a turn may be about turns, so all of it is text.
 """
 
+import re
 from collections.abc import Generator
 
 from statemachine.formats.scanner import MAX_NEWLINES
@@ -17,6 +18,7 @@ from statemachine.stream.emitter import Sink
 from statemachine.stream.runs import Run
 
 REST = Run(r".*+")
+CONTINUED_WORD = re.compile(r"\w\w")
 OF_OTHERS = (*TURNS, *SPOKEN_TURNS)
 ALL_TURNS = (*OF_OTHERS, *OWN_TURNS)
 
@@ -40,10 +42,12 @@ def begins_after(machine: Machine, close: str, end: int) -> Generator[None, None
     if begin - reader.at - end > MAX_NEWLINES:
         return False
     known = ALL_TURNS if replied else OF_OTHERS
-    if reader.text.startswith(known, begin):
-        return True
     rest = reader.text[begin:]
-    begun = any(turn.startswith(rest) for turn in known)
+    begun = any(turn.startswith(rest) for turn in known)  # also if the last word may continue
+    if not begun or reader.ended:
+        turn = next(filter(rest.startswith, known), None)
+        if turn is not None and not CONTINUED_WORD.match(rest, len(turn) - 1):
+            return True
     # Tokens such as `<|user|>` both end a turn and begin the next one, which then has a text.
     if close in TURNS and replied and past.at_message_start and rest and not begun:
         stop = machine.tables.closers.stops.match(reader.text, begin)

@@ -268,3 +268,21 @@ def test_an_exchange_is_repeated_with_all_its_attempts():
 
 def written(text: str, end: str | None = None) -> bytes:
     return b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": end}]}).encode()
+
+
+@both
+async def test_no_key_in_a_request_is_stored(process: Any, file: str):
+    upstream = Continuing("completions", WHOLE, Fault(AT, "hang"))
+    first, other = process(upstream), process(upstream)
+    mcp = {"type": "mcp", "server_label": "s", "server_url": "https://mcp.test", "authorization": "moon-secret"}
+    async with anyio.create_task_group() as tasks:
+        made = json.loads(await (await start(tasks, create(first, tools=[WRITE, mcp]))).body())
+        await wait_until(lambda: len(upstream.requests) > 0)
+        await stop(first, made["id"])
+        found = await poll(other, made["id"])
+        assert "moon-secret" not in json.dumps(found)
+        tasks.cancel_scope.cancel()
+    assert found["status"] == "failed"
+    stored = b"".join(part.read_bytes() for part in Path(file).parent.iterdir())
+    assert made["id"].encode() in stored
+    assert b"moon-secret" not in stored

@@ -17,6 +17,8 @@ _CODES: Final = frozenset(
 )
 """Error codes that clients recognize in a failed response."""
 _TOO_MANY: Final = 429
+_KEYS: Final = frozenset({"authorization", "headers"})
+"""Fields of a tool that contain keys for its server. Stored responses must not contain them."""
 
 
 class ResponseObject:
@@ -76,10 +78,12 @@ def _echo(conversation: Conversation) -> dict[str, Json]:
 
 
 def _tool(tool: Json) -> Json:
-    """Return the tool as received. A function is completed with the keys that typed clients expect."""
+    """Return the tool as received, without its keys, like OpenAI. A function is completed with the fields that typed
+    clients expect.
+    """
     if isinstance(tool, dict) and tool.get("type") in (None, "function"):
         return {"type": "function", "description": None, "parameters": None, "strict": False, **tool}
-    return tool
+    return {name: value for name, value in tool.items() if name not in _KEYS} if isinstance(tool, dict) else tool
 
 
 def usage_fields(usage: Usage) -> dict[str, Json]:
