@@ -94,6 +94,9 @@ def test_an_unusable_entry_point_is_named(site, module, says):
     last = done.stderr.splitlines()[-1]
     assert "FormatError: the entry point angles of angles-plugin (streamtool.formats) " in last
     assert says in last
+    done = run(site, "import sys; from streamtool.cli import main; sys.exit(main(['formats', 'angles']))")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert says in done.stderr
 
 
 def test_a_family_with_an_unknown_format_is_named(site):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from streamtool.cli.common import print_error
-from streamtool.cli.exit_codes import DONE, INTERRUPTED, code_of, message_of
+from streamtool.cli.exit_codes import DONE, INTERRUPTED, code_of, is_of_plugin, message_of
 from streamtool.cli.parse_flags import ParseFlags
 from streamtool.cli.parse_flags import run as run_parse
 from streamtool.core.errors import StreamtoolError
@@ -79,6 +79,11 @@ def _guarded(flags: ParseFlags, sentence: str) -> int:
     except StreamtoolError as error:
         print_error(message_of(error))
         return code_of(error)
+    except ValueError as error:
+        if not is_of_plugin(error):
+            raise
+        print_error(str(error))
+        return 2
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise

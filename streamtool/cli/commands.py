@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from streamtool.cli.common import print_error
-from streamtool.cli.exit_codes import DONE, INTERRUPTED, USAGE_ERROR, code_of, message_of
+from streamtool.cli.exit_codes import DONE, INTERRUPTED, USAGE_ERROR, code_of, is_of_plugin, message_of
 from streamtool.cli.help import about_value, write_groups
 from streamtool.core.errors import StreamtoolError
 
@@ -34,6 +34,11 @@ class Commands(TyperGroup):
         except StreamtoolError as error:
             print_error(message_of(error))
             raise typer.Exit(code_of(error)) from None
+        except ValueError as error:
+            if not is_of_plugin(error):
+                raise
+            print_error(str(error))
+            raise typer.Exit(USAGE_ERROR) from None
         except typer.BadParameter as error:
             if type(error) is not typer.BadParameter:  # a missing argument, whose message is a sentence already
                 raise

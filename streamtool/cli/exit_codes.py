@@ -35,3 +35,10 @@ def code_of(error: StreamtoolError) -> int:
             return UNREACHABLE
         case _:
             return FAILED
+
+
+def is_of_plugin(error: ValueError) -> bool:
+    """Return whether an error is about a format or family that another distribution adds."""
+    from statemachine.formats import FormatError  # noqa: PLC0415  most commands need no formats
+
+    return isinstance(error, FormatError)

@@ -161,10 +161,15 @@ async def _models(app: HttpUpstream, upstream: UpstreamSettings) -> Sequence[str
             told: Json = wire.decode_tolerant(answer.body) if answer.status == 200 else None
         except (StreamtoolError, ValueError, RecursionError, TimeoutError):
             continue
-        names = [name for name in members(told, member) if isinstance(name, str) and name]
+        names = [name for name in members(told, member) if isinstance(name, str) and name and _is_valid(name)]
         if names:
             return names
     return None
+
+
+def _is_valid(name: str) -> bool:
+    """Return whether a name can be written to a file and sent in a request: it contains no lone surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ _ERROR: Final = 300
 """The lowest status of a response that is not a reply."""
 _BLANK: Final = sse.BOM + b" \t\r\n"
 """Bytes that may precede a web page."""
+_MAX_BLANK: Final = 4096
+"""Maximum number of these bytes to buffer, since some servers send blank lines until they have a reply."""
 
 INTERRUPTIONS: Final = "streamtool.interruptions"
 """Scope key for the upstreams that have interrupted the reply (`Interruptions`)."""
@@ -151,6 +153,8 @@ class _Attempt:
         self._upstream = upstream
         upstream.circuit.record_attempt()
         self._head: ASGIMessage | None = None
+        self._blank = b""
+        """The beginning of the body, which may precede a web page."""
         self._known = False
         """Whether the result has been recorded."""
         self.last = last
@@ -169,13 +173,19 @@ class _Attempt:
                 self._fail_early(f"it responded with status {message['status']}")
             self._head = message
         elif message.get("body") or not message.get("more_body"):
+            body = self._blank + message.get("body", b"")
             page_possible = not self._pages and self._head is not None and self._head["status"] < _ERROR
-            if page_possible and message.get("body", b"").lstrip(_BLANK)[:1] == b"<":
-                self._fail_early("it responded with a web page")
+            if page_possible:
+                first = body.lstrip(_BLANK)[:1]
+                if not first and message.get("more_body") and len(body) <= _MAX_BLANK:
+                    self._blank = body
+                    return
+                if first == b"<":
+                    self._fail_early("it responded with a web page")
             self.begun = True
             if self._head is not None:
                 await self._send(self._head)
-            await self._send(message)
+            await self._send({**message, "body": body})
 
     def _fail_early(self, why: str) -> None:
         """Record a failure before any of the response has been sent. Raises UpstreamError, unless this is the last

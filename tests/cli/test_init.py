@@ -86,6 +86,13 @@ def test_models_for_embeddings_are_not_chosen(folder):
     assert load((folder / "streamtool.toml").read_text()).models[0].use == 'a "quoted"\nname'
 
 
+def test_a_model_whose_name_is_not_unicode_is_left_out(folder):
+    models = {"data": [{"id": "\ud800"}, {"id": "qwen3:8b"}]}
+    with uvicorn_server(answering({**OLLAMA, "/v1/models": models})) as served:
+        assert main(["init", served.url]) == 0
+    assert 'use = "qwen3:8b"' in (folder / "streamtool.toml").read_text(encoding="utf-8")
+
+
 def test_a_key_is_not_written(folder, monkeypatch):
     monkeypatch.setenv("SOME_KEY", "secret-value")
     with uvicorn_server(answering(OLLAMA)) as served:

@@ -351,13 +351,23 @@ async def test_a_failing_status_is_hidden_by_the_fallback(status: int):
 @both
 async def test_a_web_page_in_place_of_a_reply_is_hidden_by_the_fallback():
     page = Script((b"\n<html><title>Sign in</title></html>",), content_type="text/html")
-    for script in (page, evolve(page, content_type="text/event-stream")):
+    pieces = evolve(page, steps=(b"\n", b" \r\n", *page.steps))
+    for script in (page, evolve(page, content_type="text/event-stream"), pieces):
         first, second = ScriptedUpstream(script), good()
         proxy = between(first, second)
         code, body = await asked(proxy)
         assert (code, b"good" in body, len(first.requests), second.asked) == (200, True, 1, 1)
         code, body = await asked(between(ScriptedUpstream(script), ScriptedUpstream(script)))
         assert (code, b"Sign in" in body) == (502, True)
+
+
+@both
+async def test_blank_lines_may_precede_a_reply():
+    blank = (b"\n", b" " * 5000, b"\n")
+    for pieces in (blank[:1], blank):
+        reply = said("chat", "good")
+        status, body = await asked(between(ScriptedUpstream(evolve(reply, steps=(*pieces, *reply.steps))), good()))
+        assert (status, b"good" in body) == (200, True)
 
 
 @both
