@@ -34,7 +34,7 @@ def read(machine: Machine) -> Grammar:
             continue
         if close == TICK:
             in_code = not in_code
-        begins = False
+        begins: bool | None = False
         if close in TURN_ENDS and not in_code:
             begins = yield from turns.begins_after(machine, close, length)
         if begins:

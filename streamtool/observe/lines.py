@@ -196,7 +196,7 @@ def strip_secrets(value: Json, depth: int = 8) -> Json:
 
 def contains_secrets(value: Json) -> bool:
     """Return whether a request body contains fields with keys."""
-    return strip_secrets(value) != value
+    return bool(strip_secrets(value) != value)
 
 
 def _bears_key(key: str, value: Json) -> bool:
