@@ -1,6 +1,6 @@
 """Measurement of continued replies with a real model on llama.cpp's server, at temperature 0.
 
-    PYTHONPATH=.:tests python tests/real_models/resumption.py [--places N] [--restarted]
+    PYTHONPATH=.:tests python tests/real_models/resumption.py [--model NAME] [--places N] [--restarted]
 
 For each kind of reply, the connection breaks at N random tokens. The table shows how many continued replies equal
 the undisturbed one, and how many of the others have valid calls. For replies without a constraint, the last column
@@ -23,7 +23,7 @@ from attrs import define, frozen
 from support.continuing import engine_of
 from support.dialects import Ask, Got, read, write
 from support.engine import START, Engine, served
-from support.real_models import smollm2
+from support.real_models import gemma, smollm2
 
 from streamtool.core.errors import UpstreamError
 from streamtool.middleware import ToolMiddleware
@@ -39,6 +39,7 @@ SCHEMA: dict[str, Any] = {
 TOOL = ("get_weather", "Get the weather in a city.", SCHEMA)
 TEXT = Ask((("user", "Explain in detail how a bicycle works and list its parts with numbers."),), (TOOL,))
 CALL = Ask((("user", "What is the weather in Oslo?"),), (TOOL,), choice="get_weather")
+MODELS = {"smollm2": smollm2, "gemma": gemma}
 LIMIT = 120
 """Tokens of a reply; the calls are shorter."""
 
@@ -171,10 +172,10 @@ async def measure(engine: Engine, kind: Kind, places: int, *, cached: bool = Tru
     return figures
 
 
-def rows(places: int, *, cached: bool) -> Iterator[str]:
+def rows(model: str, places: int, *, cached: bool) -> Iterator[str]:
     """Yield the rows of the table."""
     yield f"{'reply':32} {'equal':>9} {'else valid':>12} {'server itself':>15}"
-    with served("model_server.py", str(smollm2())) as engine:
+    with served("model_server.py", str(MODELS[model]())) as engine:
         for kind in KINDS:
             figures = anyio.run(lambda kind=kind: measure(engine, kind, places, cached=cached))
             rest = figures.places - figures.equal
@@ -184,10 +185,11 @@ def rows(places: int, *, cached: bool) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="smollm2")
     parser.add_argument("--places", type=int, default=50, metavar="N")
     parser.add_argument("--restarted", action="store_true", help="the server has lost its cache")
     given = parser.parse_args()
-    for row in rows(given.places, cached=not given.restarted):
+    for row in rows(given.model, given.places, cached=not given.restarted):
         print(row, flush=True)
 
 
