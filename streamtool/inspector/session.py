@@ -38,9 +38,17 @@ def session(kept: Exchanges, id: str) -> list[Json]:
     calls), the number of `earlier` messages that no turn contains, the seconds that the client `waited` since the turn
     before, and the reply's `text` and `calls`.
     """
-    ids = list(kept.versions())
-    if id not in ids:
-        raise KeyError(id)
+    while True:
+        ids = list(kept.versions())
+        if id not in ids:
+            raise KeyError(id)
+        try:
+            return _turns(kept, ids, id)
+        except KeyError:  # one of the others has just been deleted, so the next list is shorter
+            continue
+
+
+def _turns(kept: Exchanges, ids: Sequence[str], id: str) -> list[Json]:
     place = ids.index(id)
     turns = [SessionTurn(kept, one) for one in ids[max(place - NEAR, 0) : place + NEAR + 1]]
     chain = _chain(turns, next(turn for turn in turns if turn.id == id))

@@ -55,6 +55,23 @@ async def test_the_exchanges_of_a_conversation_are_one_session_with_what_the_cli
     assert all(turn["earlier"] == 0 for turn in found)
 
 
+async def test_an_exchange_that_is_deleted_meanwhile_is_left_out(monkeypatch):
+    app = inspected(model(CALL, "It rains."))
+    await ask(app, told(ASKED))
+    ((call,),) = (turn["calls"] for turn in turns(app))
+    await ask(app, told(ASKED, called(call["id"]), answered(call["id"], "rain")))
+    ring = app.observers.ring
+    summary = ring.summary
+
+    def deleting(id: str) -> Any:
+        if id == "1":
+            ring.exchanges.pop("1", None)
+        return summary(id)
+
+    monkeypatch.setattr(ring, "summary", deleting)
+    assert [turn["id"] for turn in turns(app, "2")] == ["2"]
+
+
 async def test_sessions_at_the_same_time_stay_apart_and_a_repeated_request_continues_none():
     app = inspected(model(CALL, "Hello.", CALL, "It rains."))
     await ask(app, told(ASKED))
