@@ -81,6 +81,7 @@ def started(
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAMTOOL_")}
     kept["STREAMTOOL_FORMATS"] = "tool_call"  # fast to compile
     kept["STREAMTOOL_RECOGNIZE"] = "false"  # the upstream counts its requests
+    kept["STREAMTOOL_SHUTDOWN_DELAY"] = "1"
     child = subprocess.Popen(argv, env={**kept, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         wait_for(lambda: _answers(url) or child.poll() is not None, "it serves")

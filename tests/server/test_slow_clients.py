@@ -268,7 +268,7 @@ def test_a_slot_is_free_once_the_client_has_the_last_byte(serve: Callable[..., A
     """Even if the upstream keeps its response open after the last event."""
     app = Proxy(apps={"u": lingering()}, upstreams=UPSTREAM, limits=LimitSettings(exchanges=1, exchanges_per_client=1))
     with serve(app) as served, httpx.Client(base_url=served.url, trust_env=False, headers=JSON) as http:
-        for _ in range(20):
+        for _ in range(6):
             reply = http.post(PATHS[client], content=asked(client))
             assert reply.status_code == 200, reply.text
 
