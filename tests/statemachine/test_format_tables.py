@@ -98,7 +98,8 @@ def test_the_order_of_formats_does_not_affect_parsing() -> None:
 
 
 def test_tables_are_shared_between_parsers() -> None:
-    assert tables_of(DEFAULT) is tables_of(DEFAULT)
+    precompile()
+    assert tables_of(DEFAULT, (), (), ()) is tables_of(DEFAULT, (), (), ())
     assert Parser(["f"])._machine.tables is Parser({"g": {}})._machine.tables
 
 
