@@ -148,7 +148,7 @@ class ToolMiddleware:
             await self.sockets.serve(self, scope, receive, send)
             return
         elif scope["type"] == "lifespan":
-            await warm_up(self.settings, self.templates)
+            await warm_up(self.settings, self.templates, self.services)
             await self.app(scope, receive, send)
             return
         if protocol is None:
