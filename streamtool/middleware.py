@@ -4,9 +4,9 @@ The body of a request to one of our paths is read completely, within limits, and
 called with the rewritten body. Each message from the app passes through the exchange, which sends one message to the
 client (`served_exchange`). When the client disconnects, the app is cancelled immediately (`client_connection`).
 
-A large request is read in a worker thread, which also creates the first request to the app. All other calls (other paths,
-other websockets, lifespan, requests with neither tools nor tool history) reach the app unchanged, with the server's own
-`receive` and `send`. The module uses anyio, so it runs under asyncio and trio.
+A large request is read in a worker thread, which also creates the first request to the app. All other calls (other
+paths, other websockets, lifespan, requests with neither tools nor tool history) reach the app unchanged, with the
+server's own `receive` and `send`. The module uses anyio, so it runs under asyncio and trio.
 """
 
 import logging

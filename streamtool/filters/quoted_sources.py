@@ -15,7 +15,7 @@ import json
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from html import entities, unescape
@@ -38,11 +38,11 @@ def _without(separators: bytes, text: str) -> str:
 LONGEST: Final = 4 * 1024 * 1024
 """Maximum number of characters of a conversation to search, beginning with the latest message."""
 _MAX_LOOKUPS: Final = 20_000
-"""Maximum number of positions at which all texts of a request are searched for names, in addition to one for every
-eight characters. Also the maximum number of steps in comparisons that skip prefixes.
+"""Maximum number of positions to search for names in all texts of a request, in addition to one for every eight
+characters. Also the maximum number of steps in comparisons that skip prefixes.
 """
 _HIT: Final = 16
-"""Number of positions that a name counts as: what surrounds it takes longer to examine."""
+"""Number of positions that a name counts as, since the text around it has to be examined too."""
 _MANY: Final = 64
 """Number of tools above which each word of a text is looked up among their names, instead of searching for each
 name.

@@ -117,7 +117,9 @@ def test_no_settings_are_made_for_a_request(size: str):
         assert set(ask(app, BODIES[size], calls)) == {"Settings.for_model"}
 
 
-@pytest.mark.parametrize("asked", [claude_code(2, tools=24), codex(2), opencode("chat", 2)], ids=lambda asked: asked.name)
+@pytest.mark.parametrize(
+    "asked", [claude_code(2, tools=24), codex(2), opencode("chat", 2)], ids=lambda asked: asked.name
+)
 def test_an_agents_request_is_served_on_the_event_loop(asked: AgentRequest):
     with calls_of("off_loop", "Exchange.request") as calls:
         app = Proxy(Settings(upstreams={"u": {"url": "http://u.test"}}), transport=Answers())  # type: ignore[dict-item]
