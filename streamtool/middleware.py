@@ -16,11 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from anyio.lowlevel import checkpoint
 from attrs import evolve
 
 from streamtool.asgi.answers import new_id, send_error
-from streamtool.asgi.off_loop import LARGE_STEP, clock, is_large, off_loop
+from streamtool.asgi.off_loop import LARGE_STEP, clock, is_large, off_loop, pause
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import (
     OUTER_ROOT,
@@ -213,8 +212,8 @@ class ToolMiddleware:
                 exchange = await off_loop(begin)
             else:
                 exchange = begin()
-                if len(body) > LARGE_STEP:  # other tasks run before the second step
-                    await checkpoint()
+                if len(body) > LARGE_STEP:
+                    await pause()
         except StreamtoolError as error:
             self.observers.rejected(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)

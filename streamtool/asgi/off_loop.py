@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Final, TypeVar
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
@@ -74,6 +75,11 @@ async def sized_request(call: Callable[[], T], body: bytes, size: float) -> T:
     `is_large`.
     """
     return await off_loop(call) if is_large(body, size) else call()
+
+
+async def pause() -> None:
+    """Let other tasks run."""
+    await anyio.lowlevel.checkpoint()
 
 
 def clock() -> float:
