@@ -379,12 +379,13 @@ async def blocked(
 
 async def corpus(count: int, first: int, size: int) -> dict[tuple[str, str], Block]:
     """Run `count` exchanges and return the longest block for each client protocol and kind of request."""
-    quiet = Collector().collect_if_due  # as `serve` does
+    collector = Collector()  # as `serve` does
+    collector.collect_all()
     longest: dict[tuple[str, str], Block] = {}
     for seed in range(first, first + count):
         client = tuple(CLIENTS)[seed // len(KINDS) % len(CLIENTS)]
         key = client, KINDS[seed % len(KINDS)]
-        found = await blocked(client, seed, size, about=client, quiet=quiet)
+        found = await blocked(client, seed, size, about=client, quiet=collector.collect_if_due)
         longest[key] = max(longest.get(key, found), found, key=lambda block: block.seconds)
     return longest
 

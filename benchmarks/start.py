@@ -1,9 +1,13 @@
-"""Measures startup: `python benchmarks/start.py`. Reports the CPU seconds of a new process, including its children.
+"""Measures startup: `python benchmarks/start.py [--requests]`. Reports the CPU seconds of a new process, including its
+children.
 
 Each row is the minimum of several runs with compiled modules on disk. For the server, the time until the first request
-is answered is measured; compilation after that is shown separately.
+is answered is measured; compilation after that is shown separately. The last table, which is the only one with
+`--requests`, contains the first requests of new processes: medians over the processes, for a request of Claude Code
+with 12 tools and 54 KB.
 """
 
+import argparse
 import os
 import resource
 import signal
@@ -11,9 +15,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from common import Row, Table
+from common import CLIENTS, Row, Table, median
+from proxy import ProbeResult, started
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from support.agent_requests import claude_code
 
 RUNS = 5
 LATER = 2.0
@@ -35,6 +45,12 @@ BOUNDS = {
     "import prompt_toolkit (run)": "import prompt_toolkit",
 }
 """Costs that are not streamtool's: Python itself, the libraries for the command line, the demo's official client."""
+PLACES = {"first": 0, "second": 1, "third": 2, "tenth": 9}
+REQUESTS = 100
+LAST = 11
+"""Number of requests at the end whose median counts as the hundredth, since single requests differ by much."""
+TIMES = 2.0
+"""Maximum ratio of the first request to the hundredth."""
 FIRST = 1.1
 """Maximum seconds until a new user sees something."""
 
@@ -62,32 +78,61 @@ def first_delta() -> float:
     return seconds
 
 
-def served(server: str) -> tuple[float, float, float]:
-    """Return the seconds until a proxy answers its first request, its CPU seconds at that time, and its CPU seconds
-    when everything has been compiled.
-    """
+@contextmanager
+def running(*options: str) -> Iterator[tuple[int, int, float]]:
+    """Run a proxy with these options. Yield its process, its port, and the seconds until it was ready."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streamtool", "serve", "--port", str(port), "--server", server]
+    command = [sys.executable, "-m", "streamtool", "serve", "--port", str(port), *options]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            while not answers(port):
+            while not is_ready(port):
                 if time.perf_counter() - began > TIMEOUT:
-                    raise TimeoutError(f"{server} does not answer")
+                    raise TimeoutError("the proxy is not ready")
                 time.sleep(0.002)
-            answered, at_answer = time.perf_counter() - began, cpu(process.pid)
-            time.sleep(LATER)
-            return answered, at_answer, cpu(process.pid)
+            yield process.pid, port, time.perf_counter() - began
         finally:
             process.send_signal(signal.SIGINT)
 
 
-def answers(port: int) -> bool:
-    """Return whether the proxy answers a request."""
+def served(server: str) -> tuple[float, float, float]:
+    """Return the seconds until a proxy answers its first request, its CPU seconds at that time, and its CPU seconds
+    when everything has been compiled.
+    """
+    with running("--server", server) as (process, _, answered):
+        at_answer = cpu(process)
+        time.sleep(LATER)
+        return answered, at_answer, cpu(process)
+
+
+def first_bytes(upstream: str) -> list[float]:
+    """Return the milliseconds to the first byte of each of the first requests to a new proxy."""
+    body = claude_code(2, model="text-2-2").data
+    with running("--upstream", upstream) as (_, port, _):
+        return [1e3 * ProbeResult.of(port, CLIENTS["messages"], body).first for _ in range(REQUESTS)]
+
+
+def first_requests() -> Table:
+    """Return the table of the first requests."""
+    with started("upstream") as source:
+        found = [first_bytes(source.url) for _ in range(RUNS)]
+    last = median(median(one[-LAST:]) for one in found)
+    rows = []
+    for name, place in PLACES.items():
+        milliseconds = median(one[place] for one in found)
+        times = milliseconds / last
+        target = f"≤ {TIMES:g} ×" if place == 0 else ""
+        rows.append(Row((name, f"{milliseconds:.1f}", f"{times:.1f}"), target, times <= TIMES if target else None))
+    rows.append(Row(("hundredth", f"{last:.1f}", "1.0")))
+    return Table("First requests of a process", ("", "first byte, ms", "× hundredth"), rows)
+
+
+def is_ready(port: int) -> bool:
+    """Return whether the proxy is ready."""
     try:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT) as sock:
-            sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             return sock.recv(100).startswith(b"HTTP/1.1 200")
     except OSError:
         return False
@@ -101,6 +146,11 @@ def cpu(pid: int) -> float:
 
 def main() -> None:
     """Print the tables."""
+    arguments = argparse.ArgumentParser(description="Cost of a start.")
+    arguments.add_argument("--requests", action="store_true", help="measure the first requests only")
+    if arguments.parse_args().requests:
+        first_requests().show()
+        return
     rows = []
     for name, (command, reach) in ENDED.items():
         seconds = min(spent(command) for _ in range(RUNS))
@@ -122,6 +172,7 @@ def main() -> None:
         rows.append(Row(cells, f"<= {READY:.2f}", answers_after <= READY))
     columns = ("server", "answers after, s", "CPU until then, s", "CPU when everything is compiled, s")
     Table("streamtool serve", columns, rows).show()
+    first_requests().show()
 
 
 if __name__ == "__main__":

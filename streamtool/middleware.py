@@ -4,9 +4,9 @@ The body of a request to one of our paths is read completely, within limits, and
 called with the rewritten body. Each message from the app passes through the exchange, which sends one message to the
 client (`served_exchange`). When the client disconnects, the app is cancelled immediately (`client_connection`).
 
-A large body is read in a worker thread, which also creates the first request to the app. All other calls (other paths,
-other websockets, lifespan, requests with neither tools nor tool history) reach the app unchanged, with the server's own
-`receive` and `send`. The module uses anyio, so it runs under asyncio and trio.
+A large request is read in a worker thread, which also creates the first request to the app. All other calls (other
+paths, other websockets, lifespan, requests with neither tools nor tool history) reach the app unchanged, with the
+server's own `receive` and `send`. The module uses anyio, so it runs under asyncio and trio.
 """
 
 import logging
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from attrs import evolve
 
 from streamtool.asgi.answers import new_id, send_error
-from streamtool.asgi.off_loop import LARGE_REQUEST, clock, off_loop
+from streamtool.asgi.off_loop import LARGE_STEP, clock, is_large, off_loop, pause
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import (
     OUTER_ROOT,
@@ -149,7 +149,7 @@ class ToolMiddleware:
             await self.sockets.serve(self, scope, receive, send)
             return
         elif scope["type"] == "lifespan":
-            await warm_up(self.settings, self.templates)
+            await warm_up(self.settings, self.templates, self.services)
             await self.app(scope, receive, send)
             return
         if protocol is None:
@@ -206,10 +206,15 @@ class ToolMiddleware:
             answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
             await send_json(send, answer.body, status=answer.status)
             return
-        large = decoded_size(body, scope["headers"]) > LARGE_REQUEST or self.store.blocks
+        large = is_large(body, decoded_size(body, scope["headers"])) or self.store.blocks
         begin = partial(self._begin, wire, body, scope, memory, ready=large and PREPARES not in scope)
         try:
-            exchange = await off_loop(begin) if large else begin()
+            if large:
+                exchange = await off_loop(begin)
+            else:
+                exchange = begin()
+                if len(body) > LARGE_STEP:
+                    await pause()
         except StreamtoolError as error:
             self.observers.rejected(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)

@@ -224,7 +224,7 @@ class Proxy:
         host = nullcontext() if self._gateway is None else self._gateway.running()
         health = monitor_health(self.settings.upstreams, self._apps, self.circuits)
         async with host, self._templates.learning(), health:
-            await warm_up(self.settings, self._templates)
+            await warm_up(self.settings, self._templates, self._tools.services)
             yield
         await self.aclose()
 

@@ -170,15 +170,13 @@ def unprefixed_messages(formats: Iterable[Format]) -> tuple[tuple[Opener, Marker
 
 @lru_cache(maxsize=64)
 def tables_of(
-    names: tuple[str, ...],
-    tools: tuple[str, ...] = (),
-    others: tuple[Format, ...] = (),
-    unread: tuple[Format, ...] = (),
+    names: tuple[str, ...], tools: tuple[str, ...], others: tuple[Format, ...], unread: tuple[Format, ...]
 ) -> FormatTables:
     """Return the tables for the formats called `names`, for `others` (formats that are not in the table), and for the
     tools whose names are openers. Of `unread` formats, only the messages and sections are read, if no format is.
 
-    Each set of tables is built once and shared.
+    Each set of tables is built once and shared. No argument has a default, because the cache would treat a call that
+    omits it as a different one.
     """
     return FormatTables((*(FORMATS[name] for name in names), *others), tools, unread)
 
@@ -250,4 +248,4 @@ def precompile(formats: Iterable[str | Format] | None = None) -> None:
     wait for the compilation.
     """
     names, others = (DEFAULT, ()) if formats is None else resolve_formats(formats)
-    tables_of(names, (), others).precompile()
+    tables_of(names, (), others, ()).precompile()

@@ -42,7 +42,7 @@ from streamtool.agent.hosted_work import Work, adapt_headers, plan_work, remove_
 from streamtool.agent.mcp_servers import McpServer, McpTool, open_servers
 from streamtool.agent.model_client import make_middleware
 from streamtool.asgi.answers import new_id, send_error
-from streamtool.asgi.off_loop import off_loop, sized
+from streamtool.asgi.off_loop import off_loop, sized_request
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import ASGIApp, ClientWatch, Receive, Scope, Send, route_path, target
 from streamtool.core.conversation import Conversation
@@ -147,7 +147,7 @@ class McpGateway:
             return
         plan = partial(self._plan, wire, body, scope)
         blocks = self._middleware.store.blocks and wire.store_entries is not None
-        planned = await (off_loop(plan) if blocks else sized(plan, decoded_size(body, scope["headers"])))
+        planned = await (off_loop(plan) if blocks else sized_request(plan, body, decoded_size(body, scope["headers"])))
         given = [body]
         if planned is not None:
             work, changed = planned
@@ -185,7 +185,7 @@ class McpGateway:
         limits = self._settings.limits
         try:
             body = await read_body(scope, receive, limits)
-            asked = await sized(partial(chat.read_request, body, limits), len(body))
+            asked = await sized_request(partial(chat.read_request, body, limits), body, len(body))
             if asked.options.n > 1:
                 raise RequestError("requests that use MCP servers support only one choice; omit n", param="n")
         except StreamtoolError as error:

@@ -33,28 +33,30 @@ class Collector:
     """
 
     def __init__(self) -> None:
-        gc.collect()
-        self._set_aside()
+        gc.freeze()
+        self._most = sys.getallocatedblocks()
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, _OVERDUE)
+
+    def collect_all(self) -> None:
+        """Run a full collection that includes the existing objects. Call this once before the first request; otherwise,
+        the collection of all that the start has left would follow that request.
+        """
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        # Blocks of memory are counted instead of objects, because `gc.get_freeze_count` walks through all of them.
+        self._most = 2 * sys.getallocatedblocks()
 
     def collect_if_due(self) -> None:
         """Run a full collection if one is due. Call this when no request is open."""
         if gc.get_count()[2] < _DUE:
             return
         if sys.getallocatedblocks() > self._most:
-            gc.unfreeze()
-            gc.collect()
-            self._set_aside()
+            self.collect_all()
         else:
             gc.collect()
             gc.freeze()
-
-    def _set_aside(self) -> None:
-        """Exclude the surviving objects from collections until their number has doubled."""
-        gc.freeze()
-        # Blocks of memory are counted instead of objects, because `gc.get_freeze_count` walks through all of them.
-        self._most = 2 * sys.getallocatedblocks()
 
 
 @contextmanager

@@ -177,7 +177,10 @@ def _serve_alone(reloads: Reloads, settings: Settings, serve: _Serve, screen: Sc
     """Serve in this process and return the signals that ended it."""
     settings = _with_affordable_limits(settings)
 
+    collector = Collector()
+
     def begun() -> None:
+        collector.collect_all()
         announce(settings, listening, screen, proxy.engines)
 
     proxy = ReloadingProxy(  # fails if an extra is missing
@@ -186,7 +189,7 @@ def _serve_alone(reloads: Reloads, settings: Settings, serve: _Serve, screen: Sc
     with bind(settings.host, settings.port) as sock:  # last, because clients can connect from here on
         listening = address(settings.host, sock.getsockname()[1])
         with pid_file(listening):
-            proxy.when_quiet(Collector().collect_if_due)
+            proxy.when_quiet(collector.collect_if_due)
             return serve(proxy, sock)
 
 
@@ -200,8 +203,14 @@ def _serve_with_workers(reloads: Reloads, settings: Settings, serve: _Serve, scr
             return _with_affordable_limits(shared.with_shared_files(settings))
 
         def work(sock: socket.socket, ready: Callable[[], None]) -> None:
-            proxy = ReloadingProxy(settings, lambda: adapted(reloads.read()), begun=ready, accepted=reloads.accept)
-            proxy.when_quiet(Collector().collect_if_due)
+            collector = Collector()
+
+            def begun() -> None:
+                collector.collect_all()
+                ready()
+
+            proxy = ReloadingProxy(settings, lambda: adapted(reloads.read()), begun=begun, accepted=reloads.accept)
+            proxy.when_quiet(collector.collect_if_due)
             serve(proxy, sock)
 
         def attempt() -> bytes | None:

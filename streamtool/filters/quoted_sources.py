@@ -15,7 +15,7 @@ import json
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from html import entities, unescape
@@ -29,17 +29,20 @@ from streamtool.forcing.rules import AnyName
 from streamtool.protocols.shared import wire
 
 
-def _without(separators: Mapping[int, None], text: str) -> str:
-    """Return a text in lower case, without these characters."""
-    return text.lower().translate(separators)
+def _without(separators: bytes, text: str) -> str:
+    """Return a text in lower case, without these characters of ASCII."""
+    encoded = text.lower().encode("utf-8", "surrogatepass")  # `str.translate` is slow unless all of a text is ASCII
+    return encoded.translate(None, separators).decode("utf-8", "surrogatepass")
 
 
 LONGEST: Final = 4 * 1024 * 1024
 """Maximum number of characters of a conversation to search, beginning with the latest message."""
 _MAX_LOOKUPS: Final = 20_000
-"""Maximum number of positions to search for names, in addition to one for every eight characters of the text. Also the
-maximum number of steps in comparisons that skip prefixes, which one request shares.
+"""Maximum number of positions to search for names in all texts of a request, in addition to one for every eight
+characters. Also the maximum number of steps in comparisons that skip prefixes.
 """
+_HIT: Final = 16
+"""Number of positions that a name counts as, since the text around it has to be examined too."""
 _MANY: Final = 64
 """Number of tools above which each word of a text is looked up among their names, instead of searching for each
 name.
@@ -55,7 +58,7 @@ _AFTER: Final = (
     r"|\s*(?:(?:\^[Mm])?[^\w\s]{1,4}\s*)?(?:[\n\r\v\f\x85\u2028\u2029]|\Z))"
 )
 _WORD: Final = re.compile(r"\w+")
-_SPELLED: Final = tuple(partial(_without, dict.fromkeys(map(ord, separators))) for separators in (" \t_-", " \t_-.:/"))
+_SPELLED: Final = tuple(partial(_without, separators) for separators in (b" \t_-", b" \t_-.:/"))
 """Functions that remove from a text what spellings of a name differ in, as `statemachine.names` ignores it. Colons,
 periods and slashes also precede names in call syntax, so they are removed only in the second form.
 """
@@ -263,11 +266,12 @@ def _near_calls(texts: list[str], names: set[str]) -> list[str]:
         whole = _SPELLED[-1](_revealed("".join(texts)))
         if not any(name in whole for name in _SPELLED[-1]("\n".join(names)).split("\n") if names):
             return []
-    found = {at for at, text in enumerate(texts) if _may_contain_call(_revealed(text), names)}
+    search = _NameSearch(names, _MAX_LOOKUPS + sum(map(len, texts)) // 8)
+    found = {at for at, text in enumerate(texts) if search.may_contain_call(_revealed(text))}
     reach = max(map(len, names), default=0) + 8
     seams = [f"{before[-reach:]}{after[:reach]}" for before, after in pairwise(texts)] if names else []
-    if seams and _may_contain_call(_revealed("\n".join(seams)), names):  # a name may end in the next part
-        found.update(at for at, seam in enumerate(seams) if _may_contain_call(_revealed(seam), names))
+    if seams and search.may_contain_call(_revealed("\n".join(seams))):  # a name may end in the next part
+        found.update(at for at, seam in enumerate(seams) if search.may_contain_call(_revealed(seam)))
     kept = _up_to_near(texts, found) | {
         len(texts) - 1 - at for at in _up_to_near(texts[::-1], {len(texts) - 1 - at for at in found})
     }
@@ -312,35 +316,45 @@ def _resolved(text: str) -> str:
     return unescape(_ENDLESS.sub("", text))
 
 
-def _may_contain_call(text: str, names: set[str]) -> bool:
-    """Return whether a tool's name, or another spelling of it, occurs in the text where a name could occur in call
-    syntax.
-
-    Also return True if the search would take too long.
+class _NameSearch:
+    """A search for tool names, which are in lower case, where they could occur in call syntax. All texts of a request
+    share its positions; when none are left, any text may contain a call.
     """
-    exact = {name for name in names if name in text} if len(names) <= _MANY else _names_in(names, text)
-    return _may_contain_name(text, exact) or any(
-        _may_contain_name(spelled(text), {*map(spelled, names)}) for spelled in _SPELLED
-    )
 
+    __slots__ = ("_left", "_names")
 
-def _may_contain_name(text: str, names: set[str]) -> bool:
-    """Return whether one of these names occurs in the text where a name could occur in call syntax."""
-    names = {name for name in names if name and name in text}
-    if not names:
-        return False
-    lengths = sorted(set(map(len, names)))
-    ends = "".join(map(re.escape, {name[-1] for name in names}))
-    left = _MAX_LOOKUPS + len(text) // 8
-    for found in re.finditer(f"[{ends}]{_AFTER}", text):
-        end = found.end()
-        left -= len(lengths)
-        if left < 0:
-            return True
-        for start in (end - length for length in lengths if length <= end):
-            if text[start:end] in names and (_begins_call(text, start) or _begins_expression(text, start, end)):
+    def __init__(self, names: set[str], left: int) -> None:
+        self._names = names
+        self._left = left
+
+    def may_contain_call(self, text: str) -> bool:
+        """Return whether a tool's name, or another spelling of it, occurs in the text where a name could occur in call
+        syntax.
+        """
+        names = self._names
+        exact = {name for name in names if name in text} if len(names) <= _MANY else _names_in(names, text)
+        return self._may_contain(text, exact) or any(
+            self._may_contain(spelled(text), {*map(spelled, names)}) for spelled in _SPELLED
+        )
+
+    def _may_contain(self, text: str, names: set[str]) -> bool:
+        """Return whether one of these names occurs in the text where a name could occur in call syntax."""
+        names = {name for name in names if name and name in text}
+        if not names:
+            return False
+        lengths = sorted(set(map(len, names)))
+        ends = "".join(map(re.escape, {name[-1] for name in names}))
+        for found in re.finditer(f"[{ends}]{_AFTER}", text):
+            end = found.end()
+            self._left -= len(lengths)
+            if self._left < 0:
                 return True
-    return False
+            for start in (end - length for length in lengths if length <= end):
+                if text[start:end] in names:
+                    self._left -= _HIT
+                    if _begins_call(text, start) or _begins_expression(text, start, end):
+                        return True
+        return False
 
 
 def _names_in(names: set[str], text: str) -> set[str]:

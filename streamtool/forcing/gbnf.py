@@ -76,12 +76,14 @@ def alternation(ways: Iterable[str]) -> str:
 class GbnfRules:
     """The rules of one grammar, each with a unique name."""
 
-    __slots__ = ("_left", "_made", "_size")
+    __slots__ = ("_left", "_made", "_size", "texts")
 
     def __init__(self) -> None:
         self._made: dict[str, str] = {}
         self._size = 0
         self._left = MAX_NODES
+        self.texts: dict[tuple[str, str], str] = {}
+        """Rules for text that all tools share: the end of the text and what it must not contain → name."""
 
     def add(self, body: str, name: str = "") -> str:
         """Add a rule and return its name. A rule with the same name is replaced; if no name is given, one is

@@ -127,11 +127,10 @@ def _keywords(rules: GbnfRules, converter: SchemaConverter, schema: Schema) -> s
 class _MarkedParameters:
     """The rules for marked parameters, which are in the order of the schema; optional ones may be omitted."""
 
-    __slots__ = ("_between", "_body", "_close", "_converter", "_form", "_rules", "_texts")
+    __slots__ = ("_between", "_body", "_close", "_converter", "_form", "_rules")
 
     def __init__(self, rules: GbnfRules, format: str, tool: str, converter: SchemaConverter) -> None:
         self._rules = rules
-        self._texts: dict[str, str] = {}
         self._form, self._body = parameters_of(format)
         self._converter = converter
         self._close = spell(self._form.close).replace("{tool}", tool)
@@ -182,9 +181,10 @@ class _MarkedParameters:
         """Return the name of a rule for raw text up to the end of a value. It must not contain the call's closer, which
         would end the value as well.
         """
-        if end not in self._texts:
-            self._texts[end] = text_until(self._rules, {end: EMPTY}, never=[self._close])
-        return self._texts[end]
+        texts, key = self._rules.texts, (end, self._close)
+        if key not in texts:
+            texts[key] = text_until(self._rules, {end: EMPTY}, never=[self._close])
+        return texts[key]
 
     def _around(self, key: str | None, sample: object) -> tuple[str, str]:
         """Return a grammar element for the text before a parameter's value, and the text after the value."""

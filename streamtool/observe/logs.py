@@ -17,7 +17,7 @@ from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.core.json_value import Json, json_line
 from streamtool.exchange import NearCall, Record
 from streamtool.observe.printable import code_word, loggable_message, printable
-from streamtool.observe.verdicts import verdict, verdict_of_error
+from streamtool.observe.verdicts import ExchangeVerdict, verdict, verdict_of_error
 from streamtool.policy import FAILURES, TOOL_SEARCH
 from streamtool.settings import Settings
 
@@ -32,8 +32,10 @@ _TOLD = 3
 """Maximum number of notes in the sentence; the facts contain all of them."""
 
 
-def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
-    """Return the record as plain values. Unless `contents` is true, omit all fields that may quote messages."""
+def fields(record: Record, *, contents: bool = False, found: ExchangeVerdict | None = None) -> dict[str, Json]:
+    """Return the record as plain values. Unless `contents` is true, omit all fields that may quote messages. `found` is
+    the verdict, if it is known.
+    """
     usage, error = record.usage, record.error
     return {
         "request_id": printable(record.request_id),
@@ -94,7 +96,7 @@ def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
         "dropped": [printable(note) for note in record.dropped[:_MANY]],
         "warning": record.warning,
         "near": _near(record.near, contents=contents),
-        "verdict": verdict(record, contents=contents).as_json(),
+        "verdict": (found or verdict(record, contents=contents)).as_json(),
         "error": None if error is None else error_fields(error, contents=contents),
     }
 
@@ -200,8 +202,8 @@ def log_exchange(record: Record, *, contents: bool = False, trace: str | None = 
     """Log the record. `trace` is the file that contains the recording of the exchange, if there is one."""
     grave = level_of(record)
     if _log.isEnabledFor(grave):
-        known = {**fields(record, contents=contents), "trace": trace}
         found = verdict(record, contents=contents)
+        known = {**fields(record, contents=contents, found=found), "trace": trace}
         told = found.text if found.ordinary else str(found)
         _log.log(grave, "%s · %s", summarize(record, contents=contents), told, extra={KEY: known})
 

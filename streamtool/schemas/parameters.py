@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from attrs import define
 
@@ -38,6 +38,8 @@ _SENTENCE = re.compile(r"(.+?[.!?。！？])(?:\s|\Z)", re.DOTALL)
 
 Schema = Mapping[str, Any]
 
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
 
 @define
 class Parameter:
@@ -58,7 +60,7 @@ class Parameter:
 def literal(value: Any) -> str:
     """Return the value as JSON text on one line."""
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return _encode(value)
     except (TypeError, ValueError, RecursionError):
         return "null"
 

@@ -1,18 +1,46 @@
 """Services that exchanges need in addition to their settings, opened once per middleware or transport."""
 
+import json
 from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 from statemachine import precompile
 from streamtool.asgi.off_loop import off_loop
-from streamtool.core.errors import SettingsError
-from streamtool.exchange import Services
+from streamtool.core.errors import SettingsError, StreamtoolError
+from streamtool.exchange import Exchange, Services
+from streamtool.protocols.registry import client_protocol
 from streamtool.refusals import Phrases, PhrasesError, default_phrases, extended_phrases, sentence_tables
 from streamtool.settings import Settings
 from streamtool.store.capabilities import CapabilityCache
 from streamtool.store.replies import Store
 from streamtool.upstream.chat_templates import ChatTemplates
 from streamtool.upstream.tokenizers import TokenizerFiles
+
+_CALL: Final[dict[str, Any]] = {"id": "c", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+_REQUEST: Final = {
+    "model": "rehearsal",
+    "stream": True,
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": "I read it.", "tool_calls": [_CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": "a <b>"},
+    ],
+    "tools": [
+        {
+            "type": "function",
+            "function": {
+                "name": "read",
+                "description": "Reads a file.",
+                "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+            },
+        }
+    ],
+}
+_REPLIES: Final = ("The file is <empty>.", '<tool_call>{"name": "read", "arguments": {"path": "a"}}</tool_call>')
+"""The request and the replies of a rehearsal: with a history and a tool, as agents write them; with and without a call.
+"""
 
 
 def open_services(settings: Settings, templates: ChatTemplates, store: Store) -> Services:
@@ -48,8 +76,9 @@ def open_phrases(settings: Settings) -> Phrases | None:
         raise PhrasesError(f"{place}: {error.message}", param="phrases", code=error.code) from None
 
 
-async def warm_up(settings: Settings, templates: ChatTemplates) -> None:
-    """Compile the tables and phrases that the first replies would otherwise have to wait for, in worker threads.
+async def warm_up(settings: Settings, templates: ChatTemplates, services: Services) -> None:
+    """Compile the tables and phrases that the first replies would otherwise have to wait for, and rehearse a request,
+    in worker threads.
 
     A server awaits this before it accepts requests: a thread that compiles while a reply streams delays each delta.
     """
@@ -58,3 +87,23 @@ async def warm_up(settings: Settings, templates: ChatTemplates) -> None:
     if settings.refusals == "retry" and settings.phrases is None:
         await off_loop(default_phrases)
         await off_loop(sentence_tables)
+    await off_loop(partial(_rehearse, settings, services))
+
+
+def _rehearse(settings: Settings, services: Services) -> None:
+    """Serve made-up requests without an upstream, so that the first real request finds everything that is compiled,
+    imported or cached on first use. Nothing happens if the settings reject them.
+    """
+    wire, body = client_protocol("chat"), json.dumps(_REQUEST).encode()
+    for text in _REPLIES:
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}
+        try:
+            exchange = Exchange(settings, wire, body, (), new_id=str, now=0, services=services)
+            exchange.request()
+        except StreamtoolError:
+            return
+        exchange.respond(200, ((b"content-type", b"text/event-stream"),))
+        exchange.feed(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+        exchange.close()
+        exchange.record()
+        exchange.near_call()

@@ -14,7 +14,7 @@ import anyio
 from attrs import frozen
 
 from streamtool import prompting
-from streamtool.asgi.off_loop import off_loop, sized
+from streamtool.asgi.off_loop import off_loop, sized, sized_request
 from streamtool.asgi.types import ASGIApp, Receive, Scope, ask
 from streamtool.core.clients import client_of
 from streamtool.core.conversation import Conversation
@@ -119,7 +119,7 @@ async def count_tokens(
     Raises RequestError if the request cannot be read or projected.
     """
     read = partial(TokenCount.read, settings, protocol, body, scope["headers"], services)
-    counting = await (off_loop(read) if blocks else sized(read, decoded_size(body, scope["headers"])))
+    counting = await (off_loop(read) if blocks else sized_request(read, body, decoded_size(body, scope["headers"])))
     told = None
     if counting.request is not None:
         inner = dict(scope)

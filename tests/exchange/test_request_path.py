@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,8 +17,10 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from support.agent_requests import AgentRequest, claude_code, codex, opencode
+from support.dialects import PATHS
 
-from streamtool.asgi.off_loop import LARGE_REQUEST
+from streamtool.asgi.off_loop import is_large
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.testing import stream_asgi
@@ -67,14 +70,20 @@ def calls_of(*names: str) -> Iterator[list[str]]:
         threading.setprofile(None)
 
 
-def ask(app: Any, body: bytes, calls: list[str], headers: Iterable[tuple[bytes, bytes]] = ()) -> list[str]:
+def ask(
+    app: Any,
+    body: bytes,
+    calls: list[str],
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    path: str = PATHS["chat"],
+) -> list[str]:
     """Return the calls that were collected while the app answered one request."""
 
     async def main() -> list[str]:
         found: list[str] = []
         for _ in range(2):  # the first one learns, compiles and imports
             calls.clear()
-            async with stream_asgi(app, body=body, headers=[KEY, TYPE, *headers]) as reply:
+            async with stream_asgi(app, path, body=body, headers=[KEY, TYPE, *headers]) as reply:
                 assert b"Hello." in await reply.body()
             found = list(calls)
         return found
@@ -82,13 +91,13 @@ def ask(app: Any, body: bytes, calls: list[str], headers: Iterable[tuple[bytes, 
     return anyio.run(main)
 
 
-BODIES = {"small": request.asked("m", tools=1, turns=0), "large": request.asked("m", tools=40)}
+BODIES = {"small": request.asked("m", tools=1, turns=0), "large": request.asked("m", tools=120)}
 
 
 @pytest.mark.parametrize("size", BODIES)
 @pytest.mark.parametrize("limits", [{}, {"limits": {"tokens_per_minute": 10**9, "requests_per_minute": 10**6}}])
 def test_the_clients_key_is_hashed_once(size: str, limits: dict[str, Any]):
-    assert (len(BODIES[size]) > LARGE_REQUEST) is (size == "large")
+    assert is_large(BODIES[size], len(BODIES[size])) is (size == "large")
     with calls_of("client_of") as calls:
         app = Proxy(Settings(upstreams={"u": {"url": "http://u.test"}}, **limits), transport=Answers())  # type: ignore[dict-item]
         assert ask(app, BODIES[size], calls) == ["client_of"]
@@ -106,6 +115,23 @@ def test_no_settings_are_made_for_a_request(size: str):
     with calls_of(*names, "Settings.for_model") as calls:
         app = Proxy(Settings(upstreams={"u": {"url": "http://u.test"}}), transport=Answers())  # type: ignore[dict-item]
         assert set(ask(app, BODIES[size], calls)) == {"Settings.for_model"}
+
+
+@pytest.mark.parametrize(
+    "asked", [claude_code(2, tools=24), codex(2), opencode("chat", 2)], ids=lambda asked: asked.name
+)
+def test_an_agents_request_is_served_on_the_event_loop(asked: AgentRequest):
+    with calls_of("off_loop", "Exchange.request") as calls:
+        app = Proxy(Settings(upstreams={"u": {"url": "http://u.test"}}), transport=Answers())  # type: ignore[dict-item]
+        found = ask(app, asked.data, calls, asked.headers, PATHS[asked.protocol])
+    assert found[: found.index("Exchange.request") + 1] == ["Exchange.request"]
+
+
+def test_only_the_size_and_the_number_of_values_decide():
+    assert not is_large(b"x" * 90_000, 90_000)
+    assert is_large(b"x" * 100_000, 100_000)
+    assert is_large(b"[" + b"1," * 1_600 + b"1]", 3_203)
+    assert is_large(b"", inf)
 
 
 @pytest.mark.parametrize("body", [BODIES["large"], gzip.compress(BODIES["small"])], ids=["large", "compressed"])

@@ -59,7 +59,7 @@ class Unit:
         sink = Sink.TEXT if unknown == "text" else Sink.DISCARD
         options = MachineOptions(unknown=sink, discard_malformed=False, fence_calls=False, calls_in_reasoning=False)
         self.reader = Reader(Emitter(Ledger() if ledger else None))
-        tables = tables_of((), (), (form,))
+        tables = tables_of((), (), (form,), ())
         toolset = Toolset({"f": {}, "g": {}} if tools is None else tools)
         self.machine = Machine(self.reader, tables, toolset, options, limits or Limits())
         self._grammar = self._read(form, body, marked=marked)

@@ -10,7 +10,7 @@ import pytest
 
 from statemachine import FORMATS, OPT_IN, Parser, formats
 from statemachine.formats import DEFAULT, REASONING
-from statemachine.formats.compile import tables_of
+from statemachine.formats.compile import precompile, tables_of
 from statemachine.formats.format import (
     Anchor,
     Envelope,
@@ -98,8 +98,10 @@ def test_the_order_of_formats_does_not_affect_parsing() -> None:
 
 
 def test_tables_are_shared_between_parsers() -> None:
-    assert tables_of(DEFAULT) is tables_of(DEFAULT)
+    precompile()
+    known = tables_of.cache_info().misses
     assert Parser(["f"])._machine.tables is Parser({"g": {}})._machine.tables
+    assert tables_of.cache_info().misses == known
 
 
 def test_reasoning_spans() -> None:

@@ -112,7 +112,7 @@ def test_spelling_of_a_marker(marker: str, text: str) -> None:
     assert spell(marker) == text
 
 
-TABLES = tables_of(DEFAULT)
+TABLES = tables_of(DEFAULT, (), (), ())
 SETS = {
     "lines": TABLES.line,
     "openers": TABLES.opening,

@@ -81,7 +81,7 @@ def check_markers(form: Format) -> None:
         raise FormatError(f"the marker {form.close!r} both opens and closes a call")
     try:
         check_formats({form.name: form})
-        tables_of(tuple(name for name in DEFAULT if name not in rivals_of(form)), (), (form,))
+        tables_of(tuple(name for name in DEFAULT if name not in rivals_of(form)), (), (form,), ())
     except FormatError:
         raise
     except ValueError as error:

@@ -11,6 +11,7 @@ from typing import Final
 
 from attrs import evolve, frozen
 
+from streamtool.core.bounded_cache import SharedList
 from streamtool.core.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
 from streamtool.core.json_value import Fields, Json
 from streamtool.protocols.messages.typed_tools import tools_of
@@ -49,11 +50,8 @@ def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
 
     Raises RequestError and TooLargeError.
     """
-    tools: dict[str, Tool] = {}
-    dropped: list[str] = []
-    for tool, place in _each(list_of(raw, "tools"), "tools", limits, size, dropped):
-        if tools.setdefault(tool.name, tool) != tool:
-            raise refused(place, f"Two different tools are named {shown(tool.name)}.")
+    listed = _listed(list_of(raw, "tools"), limits, size)
+    tools, dropped = dict(listed[0]), [*listed[1]]
     known = _Known(tools, everything=any(note.startswith(HOSTED + _SEARCH) for note in dropped))
     for change in _tool_changes(raw.get("messages")):
         match change:
@@ -70,6 +68,23 @@ def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
         known.find(str(choice.get("name")))
     check_spelling(tools, "tools")
     return ToolOffer(known.offered, tuple(dict.fromkeys(dropped)))
+
+
+def _listed(given: list[Json], limits: LimitSettings, size: int) -> tuple[dict[str, Tool], list[str]]:
+    """Return the tools in the body's `tools`, by name, and notes about dropped tools. Neither may be changed."""
+    key = ("messages", limits.tools, limits.name)
+    shared = given.made if type(given) is SharedList and size <= limits.schema else {}
+    if key in shared:
+        found: tuple[dict[str, Tool], list[str]] = shared[key]
+        return found
+    tools: dict[str, Tool] = {}
+    dropped: list[str] = []
+    for tool, place in _each(given, "tools", limits, size, dropped):
+        if tools.setdefault(tool.name, tool) != tool:
+            raise refused(place, f"Two different tools are named {shown(tool.name)}.")
+    if type(given) is SharedList:
+        given.keep(key, (tools, dropped))
+    return tools, dropped
 
 
 class _Known:
@@ -131,7 +146,7 @@ def _each(
             if for_code_only(fields):
                 dropped.append(f"tool {tool.name}, which only code may call")
             else:
-                yield evolve(tool, deferred=flag(fields, "defer_loading", place)), place
+                yield evolve(tool, deferred=True) if flag(fields, "defer_loading", place) else tool, place
 
 
 def _offered(fields: Fields, place: str, limits: LimitSettings, size: int) -> tuple[Tool, ...]:

@@ -97,7 +97,7 @@ def on_one_line(data: bytes) -> bytes:
     would end a line at each of them.
     """
     for character, escape in _LINE_SEPARATORS:
-        if character in data:
+        if character[-1:] in data and character in data:  # searching for one byte is much faster
             data = data.replace(character, escape)
     return data
 
