@@ -16,6 +16,8 @@ from pathlib import Path
 from common import Row, Table
 
 RUNS = 5
+COLD = "import statemachine; statemachine.Parser({'f': {}}).feed('<tool_call>{')"
+"""What a program does before it reads the first call."""
 LATER = 2.0
 """Seconds between the first response and the last measurement; by then, a server has compiled everything."""
 READY = 1.4
@@ -23,13 +25,24 @@ READY = 1.4
 TIMEOUT = 30.0
 ENDED = {
     "import and Parser(tools)": ([sys.executable, "-c", "import streamtool; streamtool.Parser({'f': {}})"], 0.15),
+    "import, Parser(tools), an opener": ([sys.executable, "-c", COLD], None),
     "streamtool --help": ([sys.executable, "-m", "streamtool", "--help"], 0.15),
     "streamtool parse, one line": ([sys.executable, "-m", "streamtool", "parse", "-"], 0.35),
     "streamtool demo, to its end": ([sys.executable, "-m", "streamtool", "demo", "--delay", "0"], None),
 }
 """Commands that run to completion, and their targets in CPU seconds."""
+TYPER = """
+import sys, typer
+app = typer.Typer(rich_markup_mode=None)
+@app.command()
+def parse(file: str) -> None:
+    sys.stdin.read()
+app()
+"""
+"""The smallest program with a command line of the same library."""
 BOUNDS = {
     "python, nothing": "",
+    "import httpx": "import httpx",
     "import typer, rich and click": "import typer, rich.console, click",
     "import openai (demo --client openai)": "import openai",
     "import prompt_toolkit (run)": "import prompt_toolkit",
