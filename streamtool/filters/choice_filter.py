@@ -50,7 +50,7 @@ from streamtool.policy.failures import CALL_MISSING, find
 from streamtool.protocols.shared.stream import malformed_call_error
 
 _BLOCK = 512
-"""Number of characters after which the work is done that need not be done for each delta."""
+"""Number of characters between two calls of `_pause`."""
 _PARSER_REASONS: dict[Reason, str | None] = {
     Reason.STOP: None,
     Reason.STOP_SEQUENCE: None,
