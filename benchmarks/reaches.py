@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent
+sys.path.append(str(ROOT))  # for a Python without streamtool
 STREAMS: Final = 80
 """Number of whole replies at a time."""
 FIRST: Final = 60, 120
