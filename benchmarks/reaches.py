@@ -163,9 +163,8 @@ def parser() -> dict[str, Value]:
         marked = isinstance(body, Parameters)
         if marked:  # a tag with the parameter's own name has to be examined
             work = evolve(work, text=work.text.replace("<text>", "<word>"))  # noqa: PLW2901
-        bound = evolve(work, bound=bench.quote_bound if marked else bench.text_bound)
-        whole = 1 / bench.characters_per_second(work)
-        values["marked" if marked else "json"].append(Value(whole / u, at_once(bound) / u))
+        bound = at_once(work) / u if marked else None
+        values["marked" if marked else "json"].append(Value(1 / bench.characters_per_second(work) / u, bound))
     return {name: max(found, key=lambda one: one.value) for name, found in values.items()}
 
 
