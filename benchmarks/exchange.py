@@ -31,11 +31,10 @@ from common import (
 )
 
 from statemachine import Parser, precompile
+from streamtool import ToolMiddleware
 from streamtool.bench import unit
 from streamtool.exchange import Exchange
-from streamtool.middleware import ToolMiddleware
 from streamtool.protocols.registry import client_protocol
-from streamtool.refusals import default_phrases
 from streamtool.settings import Settings, UpstreamSettings
 
 TOOLS = 20
@@ -248,10 +247,17 @@ def held(client: str, kind: str, tools: int, *, wrapped: bool) -> float:
     return asyncio.run(run())
 
 
+def warm() -> None:
+    """Compile everything that replies need. Otherwise, a thread does this during the first requests."""
+    precompile()
+    from streamtool.refusals import default_phrases  # noqa: PLC0415  an earlier revision has no such package
+
+    default_phrases()
+
+
 def middlewares(rounds: int) -> Iterator[Table]:
     """Yield the tables for each client protocol, with Chat Completions as the app's protocol."""
-    precompile()
-    default_phrases()
+    warm()
     ways = list(itertools.product(KINDS, CLIENTS))
     u, bare, *costs = taking_turns(
         rounds,

@@ -7,6 +7,9 @@ that finds nothing), so that another build of Python makes little difference. `i
 for each minor version of CPython. A count more than 5 % above the file's is a failure; for a count more than 5 % below
 it, the output suggests `--update`, which writes the file. Nothing is compared for a version that the file does not
 contain.
+
+The rooms that a delta or a request passes through are also counted alone, so that each has a budget: `protocols` reads
+and writes events and requests, `filters` decides what passes (the parser included), `prompting` turns tools into text.
 """
 
 import argparse
@@ -23,12 +26,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from attrs import frozen
-from common import CLIENTS, Row, Table, deltas, opening, request
+from common import CLIENTS, KINDS, Row, Table, deltas, opening, request
 from exchange import settings
+from request import asked
 
 from streamtool.bench import Smallest, Workload, pieces, start_parser, workloads
 from streamtool.exchange import Exchange
 from streamtool.observe.ring import Ring
+from streamtool.prompting import project
 from streamtool.protocols.registry import client_protocol
 
 HERE = Path(__file__).parent
@@ -37,6 +42,8 @@ MORE = 1.05
 """Maximum ratio to the earlier count."""
 SHORT, LONG = 500, 2_000
 """Deltas in two runs. Only the difference between the runs is used, so that fixed costs cancel out."""
+ONE, MORE_REQUESTS = 2, 8
+"""Requests in two runs."""
 LOOP = "the smallest loop"
 PARSED = ("prose", "markdown", "code", "tool_call", "invoke", "qwen3_coder", "openai_fragment", "pythonic")
 PASSED = (("chat", "text"), ("chat", "arguments"), ("messages", "text"), ("messages", "arguments"))
@@ -49,6 +56,7 @@ class Measured:
 
     name: str
     prepared: Callable[[int], Callable[[], None]]
+    counts: tuple[int, int] = (SHORT, LONG)
 
 
 def loop(count: int) -> Callable[[], None]:
@@ -71,18 +79,96 @@ def parsed(work: Workload) -> Callable[[int], Callable[[], None]]:
     return prepared
 
 
+def begun(client: str, kind: str, *, inspected: bool = False) -> Exchange:
+    """Return an exchange in the middle of its reply."""
+    wire = client_protocol(client, CLIENTS[client])
+    exchange = Exchange(settings("chat"), wire, request(client, 20), (), new_id=lambda prefix: prefix, now=1)
+    if inspected:
+        exchange.listener = Ring(2**30, contents=True).begin(exchange, "")
+    exchange.request()
+    exchange.respond(200, ())
+    for data in opening("chat", kind):
+        exchange.feed(data)
+    return exchange
+
+
 def passed(client: str, kind: str, *, inspected: bool = False) -> Callable[[int], Callable[[], None]]:
     def prepared(count: int) -> Callable[[], None]:
-        wire = client_protocol(client, CLIENTS[client])
-        exchange = Exchange(settings("chat"), wire, request(client, 20), (), new_id=lambda prefix: prefix, now=1)
-        if inspected:
-            exchange.listener = Ring(2**30, contents=True).begin(exchange, "")
-        exchange.request()
-        exchange.respond(200, ())
-        for data in opening("chat", kind):
-            exchange.feed(data)
+        exchange = begun(client, kind, inspected=inspected)
         given = deltas("chat", kind, count)
         return lambda: each(exchange.feed, given)
+
+    return prepared
+
+
+# --- rooms
+
+
+def read(kind: str) -> Callable[[int], Callable[[], None]]:
+    def prepared(count: int) -> Callable[[], None]:
+        exchange = begun("chat", kind)
+        given = deltas("chat", kind, count)
+        return lambda: each(exchange._upstream.reader.feed, given)
+
+    return prepared
+
+
+def filtered(kind: str) -> Callable[[int], Callable[[], None]]:
+    def prepared(count: int) -> Callable[[], None]:
+        exchange = begun("chat", kind)
+        events = [event for data in deltas("chat", kind, count) for event in exchange._upstream.reader.feed(data)]
+        feed = exchange._choices[0].feed
+
+        def run() -> None:
+            for event in events:
+                feed(event, [])
+
+        return run
+
+    return prepared
+
+
+def sent(client: str, kind: str) -> Callable[[int], Callable[[], None]]:
+    def prepared(count: int) -> Callable[[], None]:
+        exchange = begun(client, kind)
+        feed, given = exchange._choices[0].feed, []
+        for data in deltas("chat", kind, count):
+            given.append([])
+            for event in exchange._upstream.reader.feed(data):
+                feed(event, given[-1])
+        return lambda: each(exchange._send, given)
+
+    return prepared
+
+
+def requested(count: int) -> Callable[[], None]:
+    wire, body, given = client_protocol("chat", CLIENTS["chat"]), asked(), settings("chat")
+
+    def run() -> None:
+        for _ in range(count):
+            Exchange(given, wire, body, (), new_id=lambda prefix: prefix, now=1).request()
+
+    return run
+
+
+def request_room(room: str) -> Callable[[int], Callable[[], None]]:
+    def prepared(count: int) -> Callable[[], None]:
+        wire, body, given = client_protocol("chat", CLIENTS["chat"]), asked(), settings("chat")
+        exchange = Exchange(given, wire, body, (), new_id=lambda prefix: prefix, now=1)
+        plan, conversation = exchange.plan, exchange.conversation
+        projected = project(conversation, plan.model, plan.model.format)
+        steps: Mapping[str, Callable[[], object]] = {
+            "protocols, reading": lambda: wire.read_request(body, given.limits),
+            "prompting": lambda: project(conversation, plan.model, plan.model.format),
+            "protocols, writing": lambda: plan.upstream.write_request(projected, plan.model, stream=True),
+        }
+        step = steps[room]
+
+        def run() -> None:
+            for _ in range(count):
+                step()
+
+        return run
 
     return prepared
 
@@ -96,6 +182,14 @@ def all_of_it() -> Iterator[Measured]:
         yield Measured(f"exchange: {kind} for {client}", passed(client, kind))
     for client, kind in PASSED[:2]:
         yield Measured(f"the same, inspected: {kind} for {client}", passed(client, kind, inspected=True))
+    for kind in KINDS:
+        yield Measured(f"room protocols, reading: {kind}", read(kind))
+        yield Measured(f"room filters, with the parser: {kind}", filtered(kind))
+        for client in ("chat", "messages"):
+            yield Measured(f"room protocols, writing: {kind} for {client}", sent(client, kind))
+    yield Measured("request: 20 tools, 13 messages", requested, (ONE, MORE_REQUESTS))
+    for room in ("protocols, reading", "prompting", "protocols, writing"):
+        yield Measured(f"room {room}: request", request_room(room), (ONE, MORE_REQUESTS))
 
 
 # --- inside valgrind
@@ -105,8 +199,8 @@ def handle() -> None:
     """Run everything; valgrind writes its counts before and after each run."""
     gc.disable()
     for one in all_of_it():
-        one.prepared(SHORT)()  # compile everything that is compiled on first use
-        for count in (SHORT, LONG):
+        one.prepared(one.counts[0])()  # compile everything that is compiled on first use
+        for count in one.counts:
             run = one.prepared(count)
             _dump("before")
             run()
@@ -134,8 +228,11 @@ def counted() -> dict[str, float]:
             total = re.search(r"^totals: (\d+)", text, re.MULTILINE)
             if told and total:
                 found[told[1]] = int(total[1])
-    names = [one.name for one in all_of_it()]
-    return {name: (found[f"{name}/{LONG}"] - found[f"{name}/{SHORT}"]) / (LONG - SHORT) for name in names}
+    result = {}
+    for one in all_of_it():
+        short, long = one.counts
+        result[one.name] = (found[f"{one.name}/{long}"] - found[f"{one.name}/{short}"]) / (long - short)
+    return result
 
 
 def table(counts: Mapping[str, float], known: Mapping[str, float]) -> Table:
@@ -147,7 +244,9 @@ def table(counts: Mapping[str, float], known: Mapping[str, float]) -> Table:
         if before is not None and share < before / MORE:
             target += ", much less: --update"
         rows.append(Row((name, f"{count:.0f}", f"{share:.2f}"), target, before and share <= MORE * before))
-    return Table("Instructions per delta of four characters", ("", "instructions", "× the smallest loop"), rows)
+    return Table(
+        "Instructions per delta of four characters, or per request", ("", "instructions", "× the smallest loop"), rows
+    )
 
 
 def main() -> int:

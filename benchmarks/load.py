@@ -49,7 +49,7 @@ class Upstream:
     """A model server for any number of streams."""
 
     def __init__(self) -> None:
-        self._sent = 0
+        self.sent = 0
         """Number of deltas sent to the open streams, in total."""
         self._slots: list[set[asyncio.Transport]] = [set() for _ in range(SLOTS)]
         self._next = 0
@@ -84,7 +84,7 @@ class Upstream:
             for transport in slot:
                 transport.write(_ENDS)
             slot.clear()
-        sent, self._sent = self._sent, 0
+        sent, self.sent = self.sent, 0
         return sent
 
     def _tick(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
@@ -92,7 +92,7 @@ class Upstream:
             slot = self._slots[self._next]
             for transport in slot:
                 transport.write(b"%b%018d%b" % (_DELTA[0], time.monotonic_ns(), _DELTA[1]))
-            self._sent += len(slot)
+            self.sent += len(slot)
             self._next = (self._next + 1) % SLOTS
             due += PERIOD / SLOTS
         self._ticks = loop.call_at(max(due, loop.time() + CLOCK), self._tick, loop, due)

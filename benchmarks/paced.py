@@ -3,13 +3,15 @@
     python benchmarks/paced.py [--streams N] [--seconds S] [--rounds R] [--json FILE] [NAME...]
     python benchmarks/paced.py --most [--first N] [--quarters] [--json FILE] [NAME...]
     python benchmarks/paced.py --beside [--streams N] [--seconds S] [--rounds R]
+    python benchmarks/paced.py --whole [--streams N] [--rounds R]
 
 Many streams of 25 deltas per second go through each proxy in turn, several times, so that all proxies are measured
 under the same load; medians are printed. `--most` starts with N (default: 200) streams and adds more until the slowest
 1 % of the deltas are more than 10 ms late; with `--quarters`, each proxy process gets a quarter of a core, which leaves
 enough for the upstream and the clients. `--beside` is for small differences: streamtool with and without the inspector
 serve the same number of streams simultaneously, so that disturbances affect both, and the ratio in each round is what
-matters. A name is a proxy in `peers.py` or `litellm`, with `/arguments` for call deltas; streamtool also accepts `*2`
+matters. `--whole` also compares two proxies simultaneously, but measures whole replies of 150 deltas, with their
+requests. A name is a proxy in `peers.py` or `litellm`, with `/arguments` for call deltas; streamtool also accepts `*2`
 for two workers, or `+inspect` for running with the inspector on. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux
 only.
 """
@@ -32,11 +34,17 @@ from typing import Any
 import uvloop
 from attrs import frozen
 from common import Row, Table, median
-from load import Heard, Streams, Upstream
+from load import PERIOD, Heard, Streams, Upstream
 
 NAMES = ("direct", "pump", "aiohttp", "httpx-aiohttp", "pyreqwest", "httpx", "streamtool", "streamtool/arguments")
 INSPECTED = "streamtool+inspect"
 """streamtool with the inspector on and no viewer."""
+BESIDE = ("streamtool", INSPECTED)
+WHOLE = ("httpx", "streamtool")
+REPLY = 150
+"""Number of deltas in a whole reply."""
+WHOLE_TOOLS = 20
+"""Number of tools in the request for a whole reply."""
 MOST = ("direct", "httpx", "streamtool", "streamtool*2")
 TOOLS = 50
 BEST = 1.4
@@ -264,6 +272,39 @@ async def beside(names: Sequence[str], count: int, seconds: float, rounds: int) 
     return found
 
 
+async def whole(names: Sequence[str], count: int, rounds: int) -> list[list[float]]:
+    """Return the CPU time per delta in µs for each proxy, by round. The proxies serve `count` whole replies
+    simultaneously, each over a new connection; reading the requests is included.
+    """
+
+    async def once(name: str, opened: asyncio.Barrier) -> float:
+        peer, _, kind = name.partition("/")
+        upstream = Upstream()
+        source = await upstream.serve()
+        async with proxy(peer, source) as served:
+            for replies in (MORE, count):  # the first ones create everything that exists only once
+                async with Streams(upstream, served.port, kind or "text", WHOLE_TOOLS) as streams:
+                    await opened.wait()
+                    before = served.cpu()
+                    await streams.open(replies)
+                    enough = (REPLY if replies == count else 1) * replies
+                    while upstream.sent < enough:  # noqa: ASYNC110  the upstream counts, and signals nothing
+                        await asyncio.sleep(PERIOD)
+                    sent = upstream.sent
+                    lost = await streams.finish()
+                    spent = served.cpu() - before
+        upstream.close()
+        if lost:
+            raise RuntimeError(f"{name} lost {lost} deltas")
+        return spent / sent * 1e6
+
+    found = []
+    for _ in range(rounds):
+        opened = asyncio.Barrier(len(names))
+        found.append(list(await asyncio.gather(*(once(name, opened) for name in names))))
+    return found
+
+
 def _median(runs: list[Measured]) -> Measured:
     def middle(of: Callable[[Measured], float]) -> float:
         return median(map(of, runs))
@@ -311,6 +352,17 @@ def table(found: dict[str, Measured], count: int) -> Table:
         "lost",
     )
     return Table(f"{count} streams of 25 deltas per second", columns, rows)
+
+
+def table_of_whole(names: Sequence[str], found: Sequence[Sequence[float]], count: int) -> Table:
+    """Return the table that compares the cost of whole replies with that of the first proxy."""
+    rows = []
+    for at, name in enumerate(names):
+        ratios = sorted(costs[at] / costs[0] for costs in found)
+        cells = (name, f"{median(costs[at] for costs in found):.1f}", f"{median(ratios):.2f}")
+        rows.append(Row((*cells, f"{ratios[0]:.2f} to {ratios[-1]:.2f}")))
+    columns = ("proxy", "CPU µs per delta", "× the first", "of the rounds")
+    return Table(f"{count} replies of {REPLY} deltas, requests included", columns, rows)
 
 
 def table_of_beside(names: Sequence[str], found: Sequence[Sequence[Measured]], count: int) -> Table:
@@ -382,18 +434,24 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--most", action="store_true")
     arguments.add_argument("--beside", action="store_true")
+    arguments.add_argument("--whole", action="store_true")
     arguments.add_argument("--first", type=int, default=FIRST)
     arguments.add_argument("--quarters", action="store_true")
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
+    said: dict[str, Any]
     if given.beside:
-        pair = ("streamtool", INSPECTED)
-        rounds = uvloop.run(beside(pair, given.streams, given.seconds, given.rounds))
-        said = {name: {"cost": [run.cost for run in runs]} for name, *runs in zip(pair, *rounds, strict=True)}
-        shown = table_of_beside(pair, rounds, given.streams)
+        rounds = uvloop.run(beside(BESIDE, given.streams, given.seconds, given.rounds))
+        said = {name: {"cost": [run.cost for run in runs]} for name, *runs in zip(BESIDE, *rounds, strict=True)}
+        shown = table_of_beside(BESIDE, rounds, given.streams)
+    elif given.whole:
+        names = given.names or list(WHOLE)
+        costs = uvloop.run(whole(names, given.streams, given.rounds))
+        said = {name: {"cost": list(each)} for name, *each in zip(names, *costs, strict=True)}
+        shown = table_of_whole(names, costs, given.streams)
     elif given.most:
         found = {name: uvloop.run(most(name, given.first, quarter=given.quarters)) for name in given.names or MOST}
-        said: dict[str, Any] = {name: {"streams": count} for name, (count, _) in found.items()}
+        said = {name: {"streams": count} for name, (count, _) in found.items()}
         shown = table_of_most(found)
     else:
         names = given.names or list(NAMES)

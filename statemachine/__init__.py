@@ -10,21 +10,48 @@
 name.
 """
 
-from typing import NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from statemachine.call import Call
-from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
-from statemachine.formats.compile import precompile
-from statemachine.formats.format import Format
-from statemachine.formats.table import FORMATS, OPT_IN
-from statemachine.machine.machine import Limits
-from statemachine.machine.states import State
-from statemachine.parser import Parser, parse
-from statemachine.stream.emitter import Span
-from statemachine.tools import tools_of
-from statemachine.writing.writer import write
+if TYPE_CHECKING:
+    from statemachine.call import Call
+    from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
+    from statemachine.formats.compile import precompile
+    from statemachine.formats.format import Format
+    from statemachine.formats.table import FORMATS, OPT_IN
+    from statemachine.machine.machine import Limits
+    from statemachine.machine.states import State
+    from statemachine.parser import Parser, parse
+    from statemachine.stream.emitter import Span
+    from statemachine.tools import tools_of
+    from statemachine.writing.writer import write
 
 STREAMTOOL = "streamtool.statemachine/1"
+
+HOMES: Final = {
+    "Call": "statemachine.call",
+    "ArgumentsDelta": "statemachine.events",
+    "CallEnd": "statemachine.events",
+    "CallStart": "statemachine.events",
+    "Discarded": "statemachine.events",
+    "Event": "statemachine.events",
+    "ReasoningDelta": "statemachine.events",
+    "TextDelta": "statemachine.events",
+    "precompile": "statemachine.formats.compile",
+    "Format": "statemachine.formats.format",
+    "FORMATS": "statemachine.formats.table",
+    "OPT_IN": "statemachine.formats.table",
+    "Limits": "statemachine.machine.machine",
+    "State": "statemachine.machine.states",
+    "Parser": "statemachine.parser",
+    "parse": "statemachine.parser",
+    "Span": "statemachine.stream.emitter",
+    "tools_of": "statemachine.tools",
+    "write": "statemachine.writing.writer",
+}
+"""The home module of each public name. It is loaded on first use: `streamtool` imports this package even if
+a command never parses.
+"""
 
 __all__ = [
     "FORMATS",
@@ -49,13 +76,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    """Raise an error that explains the import-name collision to a program that expects python-statemachine.
+def __getattr__(name: str) -> Any:
+    """Return a public name from its home module. For any other name, raise an error that explains the import-name
+    collision to a program that expects python-statemachine.
 
     Names that begin with a capital letter raise ImportError, because `from statemachine import StateMachine` would
-    replace an AttributeError with an ImportError that carries no explanation. Other names raise AttributeError, on
-    which submodule imports rely.
+    replace an AttributeError with an ImportError that carries no explanation. The remaining names raise AttributeError,
+    on which submodule imports rely.
     """
+    if name in HOMES:
+        value = globals()[name] = getattr(import_module(HOMES[name]), name)
+        return value
     if not name[:1].isupper():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     raise ImportError(
@@ -66,3 +97,8 @@ def __getattr__(name: str) -> NoReturn:
         name=__name__,
         path=__file__,
     )
+
+
+def __dir__() -> list[str]:
+    """Return the public names, including those not loaded yet."""
+    return sorted({*globals(), *__all__})

@@ -9,7 +9,6 @@ before a call is emitted. A call that searches for tools does not pass: it ends 
 again with the tools found.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -27,10 +26,10 @@ from streamtool.policy.failures import find
 from streamtool.prompting.selection import search_query
 from streamtool.protocols.shared import wire
 
-_MAX_PIECES: Final = 100_000
-"""Number of pieces of arguments from which on a call is not compared with later ones, since short pieces take much
-memory.
-"""
+_PIECES: Final = 128
+"""Maximum number of pieces of arguments that are stored apart."""
+_LONGEST: Final = 1_000_000
+"""Size of the arguments in bytes from which on a call is not compared with later ones."""
 
 
 class CallFilter:
@@ -41,6 +40,7 @@ class CallFilter:
         "_clock",
         "_complete",
         "_cut_text",
+        "_earlier",
         "_history",
         "_ids",
         "_omitted",
@@ -78,8 +78,10 @@ class CallFilter:
         self._open: OpenCall | None = None
         self.index = -1
         """Index of the last committed call."""
-        self.sent: deque[str] = deque(maxlen=_MAX_PIECES)
-        """The arguments of the last committed call that have been emitted."""
+        self.sent: list[str] = []
+        """The last arguments of the last committed call that have been emitted, in pieces."""
+        self._earlier = bytearray()
+        """The arguments before them. Short pieces would take twenty times the memory."""
         self._truncated_visibly = False
         """Whether the client has seen part of a call that was truncated."""
         self._complete = 0
@@ -190,7 +192,7 @@ class CallFilter:
         call = self._open
         if call is None or call.name != self._rules.tools.aliases.get(name, name) or not wire.is_object(arguments):
             return None
-        so_far = ("".join(self.sent) if call.committed else "") + call.buffered_arguments + begun
+        so_far = (self._emitted() if call.committed else "") + call.buffered_arguments + begun
         return arguments[len(so_far) :] if arguments.startswith(so_far) else None
 
     def move_to_reasoning(self) -> None:
@@ -310,7 +312,7 @@ class CallFilter:
         state.visible = True
         call.committed = True
         self.streams = call is self._open and call.direct
-        self.sent.clear()
+        self._forget()
         self.index = len(state.calls)
         out.append(ReplyCallStart(self._choice, self.index, call.id, call.name, call.signature))
         if not state.calls:
@@ -335,12 +337,27 @@ class CallFilter:
             self._emit(text, out)
         self._complete += complete
         out.append(ReplyCallEnd(self._choice, self.index, complete, call.id in self._tally.repeated))
-        if complete and len(self.sent) < _MAX_PIECES:
-            self._history.add(DeliveredCall(call.name, "".join(self.sent), call.source))
-            self.sent.clear()
+        if complete and len(self._earlier) < _LONGEST:
+            self._history.add(DeliveredCall(call.name, self._emitted(), call.source))
+            self._forget()
+
+    def _emitted(self) -> str:
+        return self._earlier.decode("utf-8", "surrogatepass") + "".join(self.sent)
+
+    def _forget(self) -> None:
+        self._earlier.clear()
+        self.sent.clear()
+
+    def join_pieces(self) -> None:
+        """Store the emitted arguments in less memory."""
+        if len(self._earlier) < _LONGEST:
+            self._earlier += "".join(self.sent).encode("utf-8", "surrogatepass")
+        self.sent.clear()
 
     def _emit(self, text: str, out: list[ReplyEvent]) -> None:
         self.sent.append(text)
+        if len(self.sent) > _PIECES:
+            self.join_pieces()
         out.append(ReplyArgumentsDelta(self._choice, self.index, text))
 
     def _is_cut_copy(self, call: OpenCall, text: str) -> bool:

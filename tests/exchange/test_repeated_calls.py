@@ -92,6 +92,20 @@ async def test_a_call_that_is_sent_as_text_and_natively_is_delivered_once(client
 
 
 @both
+@each("upstream", ["chat", "messages"])
+async def test_a_long_call_is_compared_as_a_whole(upstream: str):
+    """The arguments of an open call are joined while they arrive; the two calls differ in their first characters."""
+    first, second = ({"text": start + "äöü 😀 a long line\n" * 100} for start in "ab")
+    tools = (("ping", "", {"type": "object", "properties": {"text": {"type": "string"}}}),)
+    text = "\n".join(marked("ping", json.dumps(value)) for value in (first, second))
+    for sent, delivered in (("ping", json.dumps(first)), [first, second]), (("ping", '{"text": "c"}'), None):
+        steps = native(sent, text=text).steps
+        app = ToolMiddleware(ScriptedUpstream(Script(steps)), mode="rescue", app_protocol="chat")
+        found = [value for _, value in calls(await got(app, upstream, Ask(ASK.turns, tools)))]
+        assert found == (delivered or [first, second, {"text": "c"}])
+
+
+@both
 async def test_a_call_that_is_sent_as_text_and_natively_at_the_same_time():
     """The native call begins after each character of the text, and is sent whole."""
     arguments = '{"x": 1, "y": {"a": "b c"}}'
