@@ -11,6 +11,7 @@ name.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name from its home module. For any other name, raise an error that explains the import-name
-    collision to a program that expects python-statemachine.
+    """Return a public name from its home module, or a module of this package. For any other name, raise an error that
+    explains the import-name collision to a program that expects python-statemachine.
 
     Names that begin with a capital letter raise ImportError, because `from statemachine import StateMachine` would
     replace an AttributeError with an ImportError that carries no explanation. The remaining names raise AttributeError,
@@ -88,6 +89,8 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(import_module(HOMES[name]), name)
         return value
     if not name[:1].isupper():
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     raise ImportError(
         f"cannot import name {name!r} from 'statemachine': this package belongs to streamtool. The distribution "

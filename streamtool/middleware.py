@@ -37,7 +37,6 @@ from streamtool.asgi.types import (
 )
 from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.exchange import Exchange, Services, UpstreamRequest, decoded_size
-from streamtool.observe.lines import contains_secrets
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols import responses
 from streamtool.protocols.interfaces import ClientProtocol
@@ -273,7 +272,7 @@ class ToolMiddleware:
             identity=memory.client,
         )
         continuable = exchange.conversation.background and self.store.blocks and not self.hosted
-        if continuable and not contains_secrets(exchange.conversation.raw):  # keys are not stored
+        if continuable and JournaledRequest.may_store(exchange.conversation.raw):
             asked = JournaledRequest.of(scope, body, new_id(""))
             exchange = asked.exchange(self.settings, wire, scope, clock=clock, services=services, client=memory.client)
         if ready:

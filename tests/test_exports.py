@@ -40,7 +40,13 @@ SEVERAL_HOMES = {
 
 
 def test_every_public_name_has_a_home():
-    assert sorted(streamtool.__all__) == sorted(streamtool.HOMES)
+    for package in (streamtool, statemachine):
+        assert sorted(package.__all__) == sorted(package.HOMES)
+
+
+def test_modules_of_the_parser_are_attributes_of_its_package():
+    code = "import statemachine; statemachine.events.TextDelta; statemachine.formats; hasattr(statemachine, 'nothing')"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.mark.parametrize("name", streamtool.__all__)

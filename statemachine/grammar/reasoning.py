@@ -1,7 +1,7 @@
 """Text that is read to its closer, whatever it contains: reasoning, and messages that contain nothing but text."""
 
 from statemachine.formats.markers import closers_of, run_to
-from statemachine.formats.scanner import MAX_NEWLINES, TICK
+from statemachine.formats.scanner import MAX_NEWLINES
 from statemachine.grammar import closers, turns
 from statemachine.grammar.saying import emit_text
 from statemachine.machine.machine import Machine
@@ -21,8 +21,7 @@ def read(machine: Machine) -> Grammar:
     closing = machine.frames.reasoning
     yield from skip_empty(reader, closing)
     reader.sink = Sink.REASONING
-    ends = (*closing, *TURN_ENDS, *TURN_BEGINS, TICK)
-    in_code = False
+    ends = (*closing, *TURN_ENDS, *TURN_BEGINS)
     while True:
         yield from reader.flow(run_to(ends))
         close, length = closer_at(reader, ends)
@@ -32,11 +31,7 @@ def read(machine: Machine) -> Grammar:
         if not close:
             yield from reader.more()
             continue
-        if close == TICK:
-            in_code = not in_code
-        begins: bool | None = False
-        if close in TURN_ENDS and not in_code:
-            begins = yield from turns.begins_after(machine, close, length)
+        begins = (yield from turns.begins_after(machine, close, length)) if close in TURN_ENDS else False
         if begins:
             turns.end_turn(machine, close, 0, length)
             return

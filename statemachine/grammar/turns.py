@@ -18,7 +18,10 @@ from statemachine.stream.emitter import Sink
 from statemachine.stream.runs import Run
 
 REST = Run(r".*+")
-CONTINUED_WORD = re.compile(r"\w\w")
+IN_ROLE = re.compile(r"\w{0,24}+\Z")
+"""Matches the text after a known role if that may continue with more letters, as in `tool_response`."""
+NO_ROLE = re.compile(r"""["'`’”]|\w{25}|\w++[^\w\r\n<]""")
+"""Matches the text after a known role that is quoted, or that is the beginning of another word of a sentence."""
 OF_OTHERS = (*TURNS, *SPOKEN_TURNS)
 ALL_TURNS = (*OF_OTHERS, *OWN_TURNS)
 
@@ -43,11 +46,17 @@ def begins_after(machine: Machine, close: str, end: int) -> Generator[None, None
         return False
     known = ALL_TURNS if replied else OF_OTHERS
     rest = reader.text[begin:]
-    begun = any(turn.startswith(rest) for turn in known)  # also if the last word may continue
-    if not begun or reader.ended:
-        turn = next(filter(rest.startswith, known), None)
-        if turn is not None and not CONTINUED_WORD.match(rest, len(turn) - 1):
+    begun = any(turn.startswith(rest) for turn in known)
+    turn = next(filter(rest.startswith, known), None)
+    if turn is not None:
+        follows = rest[len(turn) :]
+        if not turn[-1].isalpha():
             return True
+        if not IN_ROLE.match(follows):
+            return NO_ROLE.match(follows) is None
+        if reader.ended:
+            return not follows
+        begun = True
     # Tokens such as `<|user|>` both end a turn and begin the next one, which then has a text.
     if close in TURNS and replied and past.at_message_start and rest and not begun:
         stop = machine.tables.closers.stops.match(reader.text, begin)

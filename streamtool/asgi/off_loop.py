@@ -27,7 +27,7 @@ upstream, take at most 30 ms each in the worst known case, and usually less than
 tools has 1,250.
 """
 LARGE_STEP: Final = 12 * 1024
-"""Number of bytes of a request above which other tasks run between these two steps."""
+"""Number of bytes of a request above which other tasks run between reading it and writing one for the upstream."""
 _BEFORE_VALUES: Final = (b",", b"[", b"{")
 _THREADS: Final = 4
 
@@ -63,7 +63,8 @@ async def sized(call: Callable[[], T], size: float) -> T:
 
 def is_large(body: bytes, size: float) -> bool:
     """Return whether a request is to be processed off the event loop. `size` is the number of bytes to process, which
-    is infinite if the body is compressed. Signs in strings count as values too, since only speed depends on it.
+    is infinite if the body is compressed. Commas and brackets in strings count as values too, since only speed depends
+    on it.
     """
     if size <= MANY_VALUES:
         return False

@@ -29,7 +29,7 @@ This corresponds to about a million objects, more than one request can create.
 class Collector:
     """Garbage collector for a server.
 
-    Existing objects are scanned again only when their number has doubled.
+    After `collect_all`, existing objects are scanned again only when their number has doubled.
     """
 
     def __init__(self) -> None:

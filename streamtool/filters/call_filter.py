@@ -28,8 +28,6 @@ from streamtool.protocols.shared import wire
 
 _PIECES: Final = 128
 """Maximum number of pieces of arguments that are stored apart."""
-_LONGEST: Final = 1_000_000
-"""Size of the arguments in bytes from which on a call is not compared with later ones."""
 
 
 class CallFilter:
@@ -337,9 +335,9 @@ class CallFilter:
             self._emit(text, out)
         self._complete += complete
         out.append(ReplyCallEnd(self._choice, self.index, complete, call.id in self._tally.repeated))
-        if complete and len(self._earlier) < _LONGEST:
+        if complete:
             self._history.add(DeliveredCall(call.name, self._emitted(), call.source))
-            self._forget()
+        self._forget()
 
     def _emitted(self) -> str:
         return self._earlier.decode("utf-8", "surrogatepass") + "".join(self.sent)
@@ -350,8 +348,7 @@ class CallFilter:
 
     def join_pieces(self) -> None:
         """Store the emitted arguments in less memory."""
-        if len(self._earlier) < _LONGEST:
-            self._earlier += "".join(self.sent).encode("utf-8", "surrogatepass")
+        self._earlier += "".join(self.sent).encode("utf-8", "surrogatepass")
         self.sent.clear()
 
     def _emit(self, text: str, out: list[ReplyEvent]) -> None:

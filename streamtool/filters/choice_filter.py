@@ -50,7 +50,7 @@ from streamtool.policy.failures import CALL_MISSING, find
 from streamtool.protocols.shared.stream import malformed_call_error
 
 _BLOCK = 512
-"""Number of characters between two calls of `_pause`."""
+"""Number of characters between two calls of `_tidy`."""
 _PARSER_REASONS: dict[Reason, str | None] = {
     Reason.STOP: None,
     Reason.STOP_SEQUENCE: None,
@@ -92,12 +92,12 @@ class ChoiceFilter:
         "_native_calls",
         "_new_parser",
         "_parser",
-        "_pause_at",
         "_rules",
         "_separated_at",
         "_separates",
         "_stray_closers",
         "_text",
+        "_tidy_at",
         "_unopened",
         "_written",
         "characters",
@@ -163,8 +163,8 @@ class ChoiceFilter:
         """Whether visible text is forwarded directly, as the original event."""
         self._examine_at: float = STEP if rules.repetition and self._written is not None else inf
         """The text is examined for repetitions once it has this many characters."""
-        self._pause_at = _BLOCK
-        """`_pause` is called once the text has this many characters."""
+        self._tidy_at = _BLOCK
+        """`_tidy` is called once the text has this many characters."""
         self._examined: tuple[int, int] | None = None
         """For the call that was open when the text was last examined: its number, and the size in bytes of `_written`
         when the text was first examined inside it.
@@ -274,9 +274,9 @@ class ChoiceFilter:
         if self._written is not None:
             del self._written[self._begin + len(text.encode("utf-8", "surrogatepass")) :]
 
-    def _pause(self) -> None:
+    def _tidy(self) -> None:
         """Do the work that need not be done for each delta."""
-        self._pause_at = self.characters + _BLOCK
+        self._tidy_at = self.characters + _BLOCK
         self._calls.join_pieces()
         if self.characters >= self._examine_at and not self.state.ended:
             self._examine()
@@ -370,13 +370,13 @@ class ChoiceFilter:
                     text = first.text
                     calls.sent.append(text)
                     out.append(ReplyArgumentsDelta(self.choice, calls.index, text))
-                    if self.characters >= self._pause_at:
-                        self._pause()
+                    if self.characters >= self._tidy_at:
+                        self._tidy()
                     return
             if found:
                 self._process(found, out, continues=True)
-                if self.characters >= self._pause_at:
-                    self._pause()
+                if self.characters >= self._tidy_at:
+                    self._tidy()
                 if self._delayed and not self._calls.open:
                     self._feed_delayed(out)
         # Text is parsed even after the end, since it may be the closing marker of the last call. A native event cannot

@@ -15,7 +15,7 @@ import json
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from html import entities, unescape
@@ -30,7 +30,7 @@ from streamtool.protocols.shared import wire
 
 
 def _without(separators: bytes, text: str) -> str:
-    """Return a text in lower case, without these characters of ASCII."""
+    """Return a text in lower case, without these ASCII characters."""
     encoded = text.lower().encode("utf-8", "surrogatepass")  # `str.translate` is slow unless all of a text is ASCII
     return encoded.translate(None, separators).decode("utf-8", "surrogatepass")
 
@@ -321,20 +321,21 @@ class _NameSearch:
     share its positions; when none are left, any text may contain a call.
     """
 
-    __slots__ = ("_left", "_names")
+    __slots__ = ("_by_word", "_left", "_names", "_spelled")
 
     def __init__(self, names: set[str], left: int) -> None:
         self._names = names
+        self._by_word = _by_first_word(names) if len(names) > _MANY else None
+        self._spelled = [(spelled, {*map(spelled, names)}) for spelled in _SPELLED]
         self._left = left
 
     def may_contain_call(self, text: str) -> bool:
         """Return whether a tool's name, or another spelling of it, occurs in the text where a name could occur in call
         syntax.
         """
-        names = self._names
-        exact = {name for name in names if name in text} if len(names) <= _MANY else _names_in(names, text)
+        exact = self._names if self._by_word is None else _names_in(self._by_word, text)
         return self._may_contain(text, exact) or any(
-            self._may_contain(spelled(text), {*map(spelled, names)}) for spelled in _SPELLED
+            self._may_contain(spelled(text), names) for spelled, names in self._spelled
         )
 
     def _may_contain(self, text: str, names: set[str]) -> bool:
@@ -357,12 +358,19 @@ class _NameSearch:
         return False
 
 
-def _names_in(names: set[str], text: str) -> set[str]:
+def _by_first_word(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names by their first words."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        for word in _WORD.findall(name)[:1]:
+            found.setdefault(word, []).append(name)
+    return found
+
+
+def _names_in(by_word: Mapping[str, Sequence[str]], text: str) -> set[str]:
     """Return the names that occur in the text."""
-    if len(names) > _MANY:
-        words = set(_WORD.findall(text))
-        names = {name for name in names if any(word in words for word in _WORD.findall(name)[:1])}
-    return {name for name in names if name in text}
+    words = by_word.keys() & _WORD.findall(text)
+    return {name for word in words for name in by_word[word] if name in text}
 
 
 def _begins_call(text: str, start: int) -> bool:

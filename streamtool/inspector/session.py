@@ -19,6 +19,8 @@ from streamtool.settings import LimitSettings
 
 NEAR: Final = 60
 """Maximum number of exchanges before, and after, that are searched for the session's other turns."""
+_TRIES: Final = 8
+"""Maximum number of attempts if other exchanges are deleted meanwhile."""
 LONG: Final = 4_000
 """Maximum number of characters of a text in the session; the other views show the whole text."""
 
@@ -38,14 +40,17 @@ def session(kept: Exchanges, id: str) -> list[Json]:
     calls), the number of `earlier` messages that no turn contains, the seconds that the client `waited` since the turn
     before, and the reply's `text` and `calls`.
     """
-    while True:
-        ids = list(kept.versions())
+    ids = list(kept.versions())
+    for _ in range(_TRIES):
         if id not in ids:
-            raise KeyError(id)
+            break
         try:
             return _turns(kept, ids, id)
-        except KeyError:  # one of the others has just been deleted, so the next list is shorter
-            continue
+        except KeyError:
+            before, ids = ids, list(kept.versions())
+            if set(before) <= set(ids):  # nothing has been deleted: a recording is damaged
+                raise
+    raise KeyError(id)
 
 
 def _turns(kept: Exchanges, ids: Sequence[str], id: str) -> list[Json]:

@@ -194,11 +194,6 @@ def strip_secrets(value: Json, depth: int = 8) -> Json:
     return value
 
 
-def contains_secrets(value: Json) -> bool:
-    """Return whether a request body contains fields with keys."""
-    return bool(strip_secrets(value) != value)
-
-
 def _bears_key(key: str, value: Json) -> bool:
     if key in _SECRET_FIELDS:
         return isinstance(value, str)

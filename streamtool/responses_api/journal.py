@@ -11,6 +11,7 @@ the keys in the client's request, because keys are not stored.
 """
 
 import hashlib
+import logging
 import re
 import struct
 import time
@@ -25,9 +26,12 @@ from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
 from streamtool.exchange import Exchange, Services, UpstreamRequest
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.responses.background import events_key, journal_key, lease_key
+from streamtool.protocols.responses.response import contains_tool_keys
 from streamtool.protocols.shared import wire as codec
 from streamtool.settings import Settings, StoreSettings
 from streamtool.store.replies import ClientStoreView
+
+_log = logging.getLogger("streamtool")
 
 HOSTED: Final = -1
 """The generation of a response that is never continued, because this server executes its tools."""
@@ -84,6 +88,16 @@ class JournaledRequest:
         """Return the request with this ASGI scope and body."""
         headers = tuple((name, value) for name, value in scope["headers"] if not _SECRET.search(name))
         return cls(seed, int(time.time()), scope["path"], scope.get("query_string", b""), headers, body)
+
+    @classmethod
+    def may_store(cls, raw: Any) -> bool:
+        """Return whether a request may be stored. It may not if its tools contain keys; another process then cannot
+        continue its response.
+        """
+        if contains_tool_keys(raw.get("tools") or ()):
+            _log.info("a background response cannot be continued by another process: its tools contain keys")
+            return False
+        return True
 
     def new_ids(self) -> Callable[[str], str]:
         """Return a function that returns a new id with a prefix, as in all other processes."""

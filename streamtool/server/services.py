@@ -91,8 +91,9 @@ async def warm_up(settings: Settings, templates: ChatTemplates, services: Servic
 
 
 def _rehearse(settings: Settings, services: Services) -> None:
-    """Serve made-up requests without an upstream, so that the first real request finds everything that is compiled,
-    imported or cached on first use. Nothing happens if the settings reject them.
+    """Serve made-up requests without an upstream, so that the first real request finds what is compiled, imported or
+    cached on first use. The replies are those of a chat upstream: the reader of another protocol's replies begins with
+    the first real one. Nothing happens if the settings reject the requests.
     """
     wire, body = client_protocol("chat"), json.dumps(_REQUEST).encode()
     for text in _REPLIES:

@@ -159,6 +159,16 @@ async def test_long_arguments_that_arrive_in_many_pieces():
 
 
 @both
+async def test_the_rest_of_a_very_long_call_comes_from_its_native_copy():
+    value = {"y": {"a": "0123456789" * 120_000}}
+    text = marked("ping", json.dumps(value))[:-4000]
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "ping", "arguments": json.dumps(value)}}
+    pieces = (chunk({"content": text[at : at + 5000]}) for at in range(0, len(text), 5000))
+    script = Script((*pieces, chunk({"tool_calls": [call]}), chunk({}, finish="tool_calls")))
+    assert calls(await got(ToolMiddleware(ScriptedUpstream(script), mode="rescue"))) == [("ping", value)]
+
+
+@both
 async def test_calls_that_differ_or_are_sent_twice_in_the_same_way_are_delivered():
     same = ("ping", '{"x": 1}')
     for script, expected in (

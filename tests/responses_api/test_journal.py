@@ -270,6 +270,20 @@ def written(text: str, end: str | None = None) -> bytes:
     return b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": end}]}).encode()
 
 
+@pytest.mark.parametrize(
+    ("tool", "stored"),
+    [
+        ({"type": "function", "name": "get", "parameters": {"properties": {"headers": {"type": "object"}}}}, True),
+        ({"type": "function", "name": "get", "headers": {"a": "b"}}, True),
+        ({"type": "mcp", "server_label": "s", "headers": {}}, True),
+        ({"type": "mcp", "server_label": "s", "headers": {"x-key": "k"}}, False),
+        ({"type": "mcp", "server_label": "s", "authorization": "k"}, False),
+    ],
+)
+def test_a_request_whose_tools_contain_keys_is_not_stored(tool: Any, stored: bool):
+    assert JournaledRequest.may_store({"tools": [WRITE, tool]}) is stored
+
+
 @both
 async def test_no_key_in_a_request_is_stored(process: Any, file: str):
     upstream = Continuing("completions", WHOLE, Fault(AT, "hang"))

@@ -4,6 +4,7 @@ Most of the object repeats the request, including its tools. The object is encod
 stream sends it, because the encoded form would account for most of an open stream's memory.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from streamtool.core.conversation import Conversation
@@ -81,9 +82,18 @@ def _tool(tool: Json) -> Json:
     """Return the tool as received, without its keys, like OpenAI. A function is completed with the fields that typed
     clients expect.
     """
-    if isinstance(tool, dict) and tool.get("type") in (None, "function"):
+    if isinstance(tool, dict) and _is_function(tool):
         return {"type": "function", "description": None, "parameters": None, "strict": False, **tool}
     return {name: value for name, value in tool.items() if name not in _KEYS} if isinstance(tool, dict) else tool
+
+
+def _is_function(tool: dict[str, Json]) -> bool:
+    return tool.get("type") in (None, "function")
+
+
+def contains_tool_keys(tools: Iterable[Json]) -> bool:
+    """Return whether tools of a request contain keys for their servers."""
+    return any(isinstance(tool, dict) and not _is_function(tool) and any(map(tool.get, _KEYS)) for tool in tools)
 
 
 def usage_fields(usage: Usage) -> dict[str, Json]:
