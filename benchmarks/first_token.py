@@ -141,7 +141,13 @@ async def compared(url: str, agents: list[str]) -> list[Row]:
             await _asked(served.port, CLIENTS["chat"], first, {}, "")  # the proxy asks the server for its template once
             for agent in agents:
                 await _forget(url)
-                cold, second = [await measured(watched, served.port, AGENTS[agent](turn)) for turn in (1, 2)]
+                try:
+                    cold, second = [await measured(watched, served.port, AGENTS[agent](turn)) for turn in (1, 2)]
+                except RuntimeError as error:
+                    print(f"{agent}, {mode}: {error}", file=sys.stderr)
+                    rows.append(Row((agent, mode, "rejected", "", "", "", "")))
+                    continue
+                print(f"{agent}, {mode}: {cold}, {second}", file=sys.stderr)
                 cells = (agent, mode, f"{cold.tokens:,}", f"{cold.seconds:.1f}")
                 rows.append(Row((*cells, f"{second.tokens:,}", f"{second.read:,}", f"{second.seconds:.1f}")))
     return sorted(rows, key=lambda row: agents.index(row.cells[0]))
@@ -150,7 +156,7 @@ async def compared(url: str, agents: list[str]) -> list[Row]:
 def main() -> int:
     arguments = argparse.ArgumentParser(description="Seconds to the first token of agents' requests.")
     arguments.add_argument("url")
-    arguments.add_argument("agents", nargs="*", default=list(AGENTS))
+    arguments.add_argument("agents", nargs="*")
     given = arguments.parse_args()
     rows = uvloop.run(compared(given.url.rstrip("/"), given.agents or list(AGENTS)))
     columns = ("agent", "mode", "tokens", "cold, s", "second: tokens", "read", "s")
