@@ -87,12 +87,16 @@ class Upstream:
         sent, self.sent = self.sent, 0
         return sent
 
+    def step(self) -> None:
+        """Send a delta to each stream in the next slot."""
+        slot = self._slots[self._next]
+        for transport in slot:
+            transport.write(b"%b%018d%b" % (_DELTA[0], time.monotonic_ns(), _DELTA[1]))
+        self.sent += len(slot)
+
     def _tick(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         while due <= loop.time():
-            slot = self._slots[self._next]
-            for transport in slot:
-                transport.write(b"%b%018d%b" % (_DELTA[0], time.monotonic_ns(), _DELTA[1]))
-            self.sent += len(slot)
+            self.step()
             self._next = (self._next + 1) % SLOTS
             due += PERIOD / SLOTS
         self._ticks = loop.call_at(max(due, loop.time() + CLOCK), self._tick, loop, due)
@@ -211,6 +215,11 @@ class Streams:
         for client in self._clients:
             client.transport.abort()
         await asyncio.sleep(0.1)  # until the other side notices
+
+    @property
+    def heard(self) -> int:
+        """Number of deltas received so far."""
+        return sum(client.heard for client in self._clients)
 
     async def open(self, count: int) -> None:
         """Open `count` more streams, a few at a time, and return when each of them has received a delta."""

@@ -105,8 +105,8 @@ class Proxied:
 
 
 @asynccontextmanager
-async def proxy(name: str, upstream: int) -> AsyncIterator[Proxied]:
-    """Run the proxy `name` in separate processes, with an upstream on this port."""
+async def proxy(name: str, upstream: int, tool: Sequence[str] = ()) -> AsyncIterator[Proxied]:
+    """Run the proxy `name` in separate processes, with an upstream on this port. `tool` is a command that runs it."""
     if name == "direct":
         yield Proxied(upstream)
         return
@@ -119,7 +119,7 @@ async def proxy(name: str, upstream: int) -> AsyncIterator[Proxied]:
         else:
             command = [str(_PEERS), name, str(sock.fileno()), url]
         process = subprocess.Popen(  # noqa: ASYNC220  it takes negligible time
-            [sys.executable, *command],
+            [*tool, sys.executable, *command],
             pass_fds=[sock.fileno()] if sock.fileno() >= 0 else [],
             env={**os.environ, **_UNBOUNDED},
             stdout=subprocess.DEVNULL,

@@ -1,6 +1,7 @@
 """The proxies that streamtool is compared with: `peers.py NAME DESCRIPTOR URL` serves one on that socket.
 
-Each proxy, except the pump, is an ASGI app under uvicorn that copies bytes.
+Each proxy is an ASGI app under uvicorn that copies bytes. The exceptions are the `PROTOCOLS`, event loop protocols
+without a server, and the last `LAYERS`, which already contain parts of streamtool.
 """
 
 import asyncio
@@ -39,6 +40,113 @@ def pump(url: str) -> Any:
                 self.other.transport.close()
 
     return Copy
+
+
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_END = b"0\r\n\r\n"
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class _Served(asyncio.Protocol):
+    """A client's connection. `answered` is called once the request is complete."""
+
+    def __init__(self) -> None:
+        import httptools
+
+        self.body = b""
+        self.path = ""
+        self._parser = httptools.HttpRequestParser(self)
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_url(self, url: bytes) -> None:
+        self.path = url.decode()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.answered()
+
+    def answered(self) -> None:
+        raise NotImplementedError
+
+
+def parsing(url: str) -> Any:
+    """Return an event loop protocol that parses HTTP on both sides and writes chunks, without a task."""
+    import httptools
+
+    parts = urlsplit(url)
+
+    class Answering(asyncio.Protocol):
+        def __init__(self, client: _Served) -> None:
+            self.client = client
+            self.parser = httptools.HttpResponseParser(self)
+
+        def connection_made(self, transport: Any) -> None:
+            head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+            transport.write(head % (self.client.path.encode(), len(self.client.body)) + self.client.body)
+
+        def data_received(self, data: bytes) -> None:
+            self.parser.feed_data(data)
+
+        def on_headers_complete(self) -> None:
+            self.client.transport.write(_HEAD)
+
+        def on_body(self, piece: bytes) -> None:
+            self.client.transport.write(_chunk(piece))
+
+        def on_message_complete(self) -> None:
+            self.client.transport.write(_END)
+
+    class Asking(_Served):
+        def answered(self) -> None:
+            loop = asyncio.get_running_loop()
+            opened = loop.create_connection(lambda: Answering(self), parts.hostname, parts.port)
+            self.task = loop.create_task(opened)
+
+    return Asking
+
+
+def _streamed(url: str) -> Any:
+    """Return a function that yields the body of a response through streamtool's connections, without httpx's client."""
+    import httpx
+
+    from streamtool.upstream.http1 import AsyncioNetwork
+
+    network = AsyncioNetwork(httpx.create_ssl_context())
+
+    async def stream(path: str, body: bytes) -> Any:
+        request = httpx.Request("POST", url + path, content=body)
+        response = await network.handle_async_request(request)
+        return response.stream
+
+    return stream
+
+
+def with_client(url: str) -> Any:
+    """Return an event loop protocol in which a task reads the reply through streamtool's connections."""
+    stream = _streamed(url)
+
+    class Asking(_Served):
+        def answered(self) -> None:
+            self.task = asyncio.get_running_loop().create_task(self.passed())
+
+        async def passed(self) -> None:
+            pieces = await stream(self.path, self.body)
+            self.transport.write(_HEAD)
+            async for piece in pieces:
+                self.transport.write(_chunk(piece))
+            self.transport.write(_END)
+
+    return Asking
 
 
 async def body_of(receive: Any) -> bytes:
@@ -125,26 +233,102 @@ def with_pyreqwest(url: str) -> Any:
     return copying(stream)
 
 
+def with_server(url: str) -> Any:
+    """Return an app that reads the reply through streamtool's connections."""
+    pieces_of = _streamed(url)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        pieces = await pieces_of(scope["path"], await body_of(receive))
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    return app
+
+
+def with_upstream(url: str) -> Any:
+    """Return streamtool's upstream, which is an app."""
+    from streamtool.settings import UpstreamSettings
+    from streamtool.upstream.app import HttpUpstream
+
+    upstream = HttpUpstream(UpstreamSettings(name="u", url=url))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await upstream(scope, receive, send)
+
+    return app
+
+
+def with_exchange(url: str) -> Any:
+    """Return an app that passes the reply of streamtool's upstream through an exchange, without the middleware."""
+    from statemachine import precompile
+    from streamtool.exchange import Exchange
+    from streamtool.protocols.registry import client_protocol
+    from streamtool.settings import Settings, UpstreamSettings
+
+    precompile()  # otherwise, a thread does this during the first requests
+    upstream = with_upstream(url)
+    settings = Settings(upstreams={"u": UpstreamSettings(name="u", url=url)})
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        wire = client_protocol("chat", scope["path"])
+        exchange = Exchange(settings, wire, await body_of(receive), (), new_id=lambda prefix: prefix, now=1)
+        asked: Any = {"type": "http.request", "body": exchange.request().body, "more_body": False}
+        unread, begun = [asked], False
+
+        async def ask() -> Any:
+            return unread.pop() if unread else await receive()
+
+        async def pass_on(message: Any) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                exchange.respond(message["status"], message["headers"])
+                return
+            out = exchange.feed(message["body"])
+            if not message["more_body"]:
+                out += exchange.close()
+            if out and not begun and exchange.head is not None:
+                begun = True
+                start = {"status": exchange.head.status, "headers": list(exchange.head.headers)}
+                await send({"type": "http.response.start", **start})
+            if out or not message["more_body"]:
+                await send({"type": "http.response.body", "body": out, "more_body": message["more_body"]})
+
+        await upstream(scope, ask, pass_on)
+
+    return app
+
+
+PROTOCOLS = {"pump": pump, "parsing": parsing, "client": with_client}
+LAYERS = {"server": with_server, "upstream": with_upstream, "exchange": with_exchange}
 PEERS = {
     "httpx": with_httpx,
     "httpx-aiohttp": with_httpx_aiohttp,
     "aiohttp": with_aiohttp,
     "pyreqwest": with_pyreqwest,
     "httptools": with_httptools,
+    **LAYERS,
 }
 
 
-async def _pumped(sock: socket.socket, url: str) -> None:
-    server = await asyncio.get_running_loop().create_server(pump(url), sock=sock)
+async def _served(protocol: Any, sock: socket.socket) -> None:
+    server = await asyncio.get_running_loop().create_server(protocol, sock=sock)
     await server.serve_forever()
 
 
 def main(name: str, descriptor: str, url: str) -> None:
     sock = socket.socket(fileno=int(descriptor))
-    if name == "pump":
+    if name in PROTOCOLS:
         import uvloop
 
-        uvloop.run(_pumped(sock, url))
+        uvloop.run(_served(PROTOCOLS[name](url), sock))
         return
     import uvicorn
 
