@@ -66,7 +66,7 @@ def is_large(body: bytes, size: float) -> bool:
     is infinite if the body is compressed. Commas and brackets in strings count as values too, since only speed depends
     on it.
     """
-    if size <= MANY_VALUES:
+    if size <= MANY_VALUES:  # each value has at least one byte
         return False
     return size > LARGE_REQUEST or sum(map(body.count, _BEFORE_VALUES)) > MANY_VALUES
 

@@ -163,7 +163,7 @@ class SessionTurn:
         summary = self._kept.summary(self.id)
         _, text, calls = self.reply
         known = len(before.messages) if before is not None and self.repeats(before) else 0
-        if before is None:  # Show the last question alone: the messages before it belong to no stored exchange.
+        if before is None:  # show only the last question, since no stored exchange has the messages before it
             asked = [place for place, message in enumerate(self.messages) if message.role == "user"]
             known = asked[-1] if asked else 0
         names = {} if before is None else {call["id"]: call["name"] for call in before.reply[2].values()}

@@ -117,7 +117,7 @@ def check(data: bytes):
         for done, key in STREAMED.values():
             if kind == done:
                 assert event[key] == "".join(pieces)
-    assert item is None or item["type"] == "custom_tool_call"  # an incomplete one has no `done` event
+    assert item is None or item["type"] == "custom_tool_call"  # an incomplete item has no `done` event
     final = events[-1]["response"]
     assert final["output"] == items
     assert len({item["id"] for item in items}) == len(items)
