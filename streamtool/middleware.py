@@ -45,7 +45,7 @@ from streamtool.protocols.table import COMPACT, COUNTS, PATHS, at_path, find_end
 from streamtool.responses_api.background import Background
 from streamtool.responses_api.compaction import compact
 from streamtool.responses_api.conversations import StoredConversations
-from streamtool.responses_api.journal import Continued, JournaledRequest, claim, give_up, repeat
+from streamtool.responses_api.journal import Continued, JournaledRequest, claim, give_up, repeat_response
 from streamtool.responses_api.stored import StoredResponses
 from streamtool.responses_api.websocket import Sockets
 from streamtool.schemas.validator import require_library
@@ -260,7 +260,7 @@ class ToolMiddleware:
         StreamtoolError.
         """
         services = self.services.for_client(memory)
-        exchange = Exchange(
+        exchange = self.observers.new_exchange(
             self.settings,
             wire,
             body,
@@ -322,7 +322,7 @@ class ToolMiddleware:
         try:
             model = (await off_loop(new)).plan.model
             await self.templates.learn(model, scope["headers"], memory.client)
-            exchange, continued = await off_loop(partial(repeat, new, found, memory, id))
+            exchange, continued = await off_loop(partial(repeat_response, new, found, memory, id))
         except (StreamtoolError, ValueError) as error:
             _log.warning("a background response cannot be continued: %s", error)
             give_up(memory, id, found)

@@ -2,6 +2,7 @@
 
 from streamtool.exchange.encoding import decode_body, decoded_size
 from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.inputs import RecordedExchange
 from streamtool.exchange.interfaces import MOMENT, NearCall, Record, Services, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener, FedText, ObservedParser, ParserOptions
 from streamtool.exchange.near_calls import find_near_call, openers_pattern
@@ -18,6 +19,7 @@ __all__ = [
     "ObservedParser",
     "ParserOptions",
     "Record",
+    "RecordedExchange",
     "Services",
     "UpstreamRequest",
     "decode_body",

@@ -61,7 +61,7 @@ from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.near_calls import find_near_call, may_find_near_call
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.plan import Plan, Refusal, first_plan, known_of, next_plan
-from streamtool.exchange.received import receive
+from streamtool.exchange.received import Received, receive
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
@@ -123,13 +123,32 @@ class Exchange:
         identity: str | None = None,
     ) -> None:
         clock = clock or zero_clock
+        self._record = RecordBuilder(clock)
+        received, plan = first_plan(
+            receive(settings, client, body, headers, client=identity, memory=services.store),
+            settings,
+            client,
+            capabilities=services.capabilities,
+            templates=services.templates,
+        )
+        self._begin(settings, client, received, plan, new_id=new_id, now=now, clock=clock, services=services)
+
+    def _begin(
+        self,
+        settings: Settings,
+        client: ClientProtocol,
+        received: Received,
+        plan: Plan,
+        *,
+        new_id: Callable[[str], str],
+        now: int,
+        clock: Callable[[], float],
+        services: Services,
+    ) -> None:
+        """Prepare for the first attempt to serve this request according to this plan."""
         self._settings = settings
         self._tokenizers = services.tokenizers
-        self._record = RecordBuilder(clock)
-        received = receive(settings, client, body, headers, client=identity, memory=services.store)
-        self.received, self.plan = received, plan = first_plan(
-            received, settings, client, capabilities=services.capabilities, templates=services.templates
-        )
+        self.received, self.plan = received, plan
         self.conversation: Conversation = received.conversation
         """The client's request, read into a conversation."""
         self.passthrough = plan.passthrough
@@ -339,7 +358,7 @@ class Exchange:
         try:
             self._upstream.begin(status, named)
         except UpstreamError as error:
-            return self.fail(error)
+            return self._break_off(error)
         self.unread = self._upstream.weight
         return b""
 
@@ -369,16 +388,19 @@ class Exchange:
                 if refusal is None:
                     out += self._process(split_long_text(self._upstream.reader.feed(piece)))
                 elif refusal.feed(piece):
-                    out += self.close()
+                    out += self._close()
                 if self._attempt_ended:
                     break
         except UpstreamError as error:
-            out += self.fail(error)
+            out += self._break_off(error)
         self.unread = self._upstream.weight
         return out
 
     def close(self) -> bytes:
         """Note the end of the upstream's body and return the remaining data for the client."""
+        return self._close()
+
+    def _close(self) -> bytes:
         if self._attempt_ended:
             return b""
         events = self._upstream.close()
@@ -400,6 +422,9 @@ class Exchange:
 
     def fail(self, error: StreamtoolError) -> bytes:
         """End the reply early because of this error, and return the remaining data for the client."""
+        return self._break_off(error)
+
+    def _break_off(self, error: StreamtoolError) -> bytes:
         if self.done:
             return b""
         if self.retry:  # the next attempt could not even begin

@@ -13,6 +13,7 @@ Each line is an object with a `type`; most include `seconds`, the time since the
     sent        events that the client received, and their bytes (`data`)
     record      the end of the exchange, with the fields of the log
     cut         the end of the recording, because it has reached its maximum size
+    differs     the exchange could not be repeated exactly, so the lines before this one may differ from it (`why`)
 
 The lines about parsers suffice to replay the exchange. A line never contains headers, and request fields that contain
 keys have their values replaced.
@@ -164,6 +165,11 @@ def record_line(record: Record, *, contents: bool = True) -> Line:
 def cut_line(seconds: float) -> Line:
     """Return the last line of a recording that has reached its maximum size."""
     return {"type": "cut", "seconds": seconds}
+
+
+def differs_line(seconds: float, why: str) -> Line:
+    """Return the line after those of an exchange that could not be repeated exactly."""
+    return {"type": "differs", "seconds": seconds, "why": why}
 
 
 # --- contents of the lines -------------------------------------------------------------------------------------------

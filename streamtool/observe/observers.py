@@ -8,6 +8,8 @@ have no cost. An observer with a `began` method is also called when an exchange 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve
@@ -26,6 +28,7 @@ from streamtool.exchange import (
     ObservedParser,
     ParserOptions,
     Record,
+    RecordedExchange,
     UpstreamRequest,
 )
 from streamtool.observe import debug, logs
@@ -62,6 +65,10 @@ class Observers:
         self.metrics = _metrics() if settings.metrics else None
         self.spans = _spans() if settings.otel else None
         self.ring = _ring(settings) if settings.inspect else None
+        self.new_exchange: Callable[..., Exchange] = (
+            Exchange if self.ring is None else partial(RecordedExchange, time=monotonic)
+        )
+        """Creates an exchange; the inspector needs its inputs."""
         self.recorder = None if settings.recordings is None else _recorder(settings, settings.recordings, clock)
 
     def watch(
@@ -154,14 +161,14 @@ class Watch:
             self._recording = observers.recorder.record(exchange)
         if observers.debug and debug.enabled():
             self._debug = debug.DebugListener(exchange.request_id, exchange.conversation, contents=observers.contents)
-        if observers.ring is not None:
+        if observers.ring is not None and isinstance(exchange, RecordedExchange):
             self._inspected = observers.ring.begin(exchange, self._client)
         if observers.verdict_header:
             exchange.annotate(self._verdict_header)
         self._messages: SpanMessages | None = None
         if observers.spans is not None and observers.spans.contents and not exchange.passthrough:
             self._messages = observers.spans.messages(exchange)
-        traces = (self._recording, self._inspected, self._debug, self._messages)
+        traces = (self._recording, self._debug, self._messages)
         if any(traces):
             told: list[ExchangeListener] = [trace for trace in traces if trace is not None]
             exchange.listener = told[0] if len(told) == 1 else _ListenerGroup(told)

@@ -18,11 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import statemachine
 from streamtool.core.errors import SettingsError
 from streamtool.core.reply import ReplyEvent
-from streamtool.exchange import Exchange, FedText, ObservedParser, ParserOptions, Record, UpstreamRequest
+from streamtool.exchange import Exchange, FedText, Record
 from streamtool.observe import lines
+from streamtool.observe.line_listener import LineListener
 from streamtool.protocols.shared.wire import encode
 
 ENDING: Final = ".jsonl"
@@ -30,6 +30,8 @@ _GATHERED = 64 * 1024
 """Approximate number of bytes to write at a time."""
 _LAST = 256
 """Number of bytes reserved for the line that marks the recording as cut."""
+_BODIES: Final = {"exchange": "request", "attempt": "body"}
+"""The fields with a request's body, by type of line."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger("streamtool")
 
@@ -65,22 +67,10 @@ class Recorder:
                 old.unlink()
 
 
-class Recording:
+class Recording(LineListener):
     """A listener that records one exchange in a file."""
 
-    __slots__ = (
-        "_began",
-        "_buffer",
-        "_clock",
-        "_descriptor",
-        "_keep",
-        "_left",
-        "_made",
-        "_parsers",
-        "_request_id",
-        "_waits_for",
-        "path",
-    )
+    __slots__ = ("_began", "_buffer", "_clock", "_descriptor", "_keep", "_left", "_request_id", "path")
 
     def __init__(
         self,
@@ -90,15 +80,13 @@ class Recording:
         clock: Callable[[], float],
         keep: Callable[[Path], None],
     ) -> None:
+        super().__init__(self._record, self._seconds)
         self._clock = clock
         self._began = clock()
         self._keep = keep
         self._buffer: list[bytes] = []
         self._left = size - _LAST
         """Number of bytes that may still be written."""
-        self._parsers: list[ObservedParser] = []
-        self._made = lines.ParserLines()
-        self._waits_for = ""
         self._request_id = exchange.request_id
         self.path = directory / (safe_file_name(exchange.request_id) + ENDING)
         self._descriptor: int | None = None
@@ -110,53 +98,23 @@ class Recording:
             return
         keep(self.path)
         asked = lines.strip_secrets(exchange.conversation.raw)
-        self._write_line(lines.exchange_line(exchange, asked), leaves_out="request")
-
-    # --- exchange events
-
-    def attempt(self, request: UpstreamRequest, /) -> None:
-        """Record the beginning of an attempt."""
-        self._write_line(lines.attempt_line(self._now(), request), leaves_out="body")
-
-    def answered(self, status: int, /) -> None:
-        """Record the status of the upstream's response."""
-        self._write_line(lines.answer_line(self._now(), status))
-
-    def parser(self, choice: int, options: ParserOptions | None, parser: ObservedParser, /) -> int:
-        """Record a new parser and return its number."""
-        self._parsers.append(parser)
-        self._write_line(self._made.line(self._now(), choice, options))
-        return len(self._parsers) - 1
+        self._record(lines.exchange_line(exchange, asked))
 
     def fed(self, fed: FedText, /) -> None:
         """Record text that was fed to a parser."""
         if self._descriptor is not None:
-            parser = self._parsers[fed[0]]
-            self._write_line(lines.text_line(self._now(), fed, parser.events, state=parser.state, held=parser.held))
-
-    def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
-        """Record that a parser was closed."""
-        self._write_line(lines.close_line(self._now(), number, reason, self._parsers[number].state, events))
-
-    def quoted(self, choice: int, why: str, /) -> None:
-        """Record a quotation."""
-        self._write_line(lines.quotation_line(self._now(), choice, why))
+            super().fed(fed)
 
     def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
         """Record events that the client received."""
-        if self._descriptor is None:
-            return
-        if waits_for != self._waits_for:
-            self._waits_for = waits_for
-            self._write_line(lines.waits_line(self._now(), waits_for))
-        if events:
-            self._write_line(lines.sent_line(self._now(), events, data))
+        if self._descriptor is not None:
+            super().sent(events, data, waits_for)
 
     # --- the end
 
     def end(self, record: Record) -> None:
         """Write the remaining lines, and rename the file if the client knows the exchange by another id."""
-        self._write_line(lines.record_line(record))
+        self._record(lines.record_line(record))
         self._close()
         if record.request_id != self._request_id:
             named = self.path.with_name(safe_file_name(record.request_id) + ENDING)
@@ -175,20 +133,21 @@ class Recording:
             except OSError as error:
                 self._abandon(error)
 
-    def _now(self) -> float:
+    def _seconds(self) -> float:
         return round(self._clock() - self._began, 6)
 
-    def _write_line(self, line: lines.Line, /, *, leaves_out: str | None = None) -> None:
-        """Add a line to the buffer. If it is too long, omit its `leaves_out` field; if it is still too long, end the
+    def _record(self, line: lines.Line, /) -> None:
+        """Add a line to the buffer. If it is too long, omit the body in it; if it is still too long, end the
         recording.
         """
         if self._descriptor is None:
             return
         data = encode(line) + b"\n"
+        leaves_out = _BODIES.get(line["type"])
         if leaves_out is not None and len(data) > self._left // 2:
             data = encode({**line, leaves_out: None, "left_out": leaves_out}) + b"\n"
         if len(data) > self._left:
-            self._buffer.append(encode(lines.cut_line(self._now())) + b"\n")
+            self._buffer.append(encode(lines.cut_line(self._seconds())) + b"\n")
             self._close()
             return
         before, self._left = self._left, self._left - len(data)

@@ -1,201 +1,173 @@
 """An in-memory store of recent exchanges for the inspector, with a maximum size.
 
-An exchange that is not being viewed costs two calls and two appends per delta (figures are in docs/performance.md). The
-clock is `monotonic`, because the event loop's clock is slower. Notifications are stored as received, and are converted
-to the lines of a recording (`observe.lines`) only when the exchange is viewed.
+Only the inputs of an exchange are stored (`exchange.inputs`). When the exchange is viewed, it is repeated with a
+listener, which returns the lines that a recording would contain (`observe.lines`). A viewed exchange that is still open
+continues to be repeated, so each view processes only the new inputs. If the repetition does not lead to the data that
+the client has received, the last line reports it. Figures are in docs/performance.md.
 """
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from sys import maxsize
+from threading import Lock
 from time import monotonic, time
 from typing import Final
 
-from attrs import evolve, frozen
-
-import statemachine
 from streamtool.core.json_value import Json
-from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallStart, ReplyEvent
-from streamtool.exchange import Exchange, FedText, ObservedParser, ParserOptions, Record, UpstreamRequest
-from streamtool.filters import NullParser
+from streamtool.core.reply import ReplyEvent
+from streamtool.exchange import Record, RecordedExchange
+from streamtool.exchange.inputs import InputLog, RepeatedExchange, repeat
 from streamtool.observe import lines
+from streamtool.observe.line_listener import LineListener
 from streamtool.observe.lines import Line
 from streamtool.observe.summary import FirstCall, ended_entry, open_entry
-from streamtool.protocols.shared.wire import decode, encode
 
 MAX_EXCHANGES: Final = 1000
 """Maximum number of exchanges, regardless of their size."""
-DELTA_OVERHEAD: Final = 700
-"""Approximate number of bytes of memory that a delta requires in addition to its text."""
-
-Sent = tuple[float, Sequence[ReplyEvent], bytes, str]
-"""The time, the events and the bytes sent to the client and, if nothing was sent, the reason why text is still
-buffered.
-"""
+MAX_REPETITIONS: Final = 2
+"""Maximum number of repetitions of open exchanges that continue."""
 
 
-@frozen
-class Attempt:
-    """A request to the upstream, and the time when it was sent."""
+class Repetition(LineListener):
+    """The repetition of an exchange, and its lines so far."""
 
-    seconds: float
-    request: UpstreamRequest
+    __slots__ = ("_began", "_checksum", "_done", "_exchange", "_log", "_seconds", "_why", "lines")
 
+    def __init__(self, log: InputLog, began: float) -> None:
+        self.lines: list[Line] = []
+        super().__init__(self.lines.append, self._time)
+        self._log = log
+        self._began = began
+        self._seconds = 0.0
+        self._done = 0
+        """Number of inputs that have been repeated."""
+        self._checksum = 0
+        self._why = ""
+        self._exchange: RepeatedExchange | None = None
 
-@frozen
-class MadeParser:
-    """A new parser."""
+    def _time(self) -> float:
+        return self._seconds
 
-    line: Line
-    options: ParserOptions | None
+    def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
+        """Write the events that the client receives, or the reason why text is buffered."""
+        self._checksum = zlib.crc32(data, self._checksum)
+        super().sent(events, data, waits_for)
 
+    def catch_up(self) -> None:
+        """Repeat the inputs that have been added."""
+        log = self._log
+        count = len(log.times)
+        try:
+            if self._exchange is None:
+                self._exchange = RepeatedExchange(log, clock=self._time, listener=self)
+            new = zip(log.inputs[self._done : count], log.times[self._done : count], strict=False)
+            for one, at in new if not self._why else ():
+                self._seconds = round(max(at - self._began, 0.0), 6)
+                repeat(self._exchange, (one,))
+        except Exception as error:  # noqa: BLE001  the rest cannot be shown, whatever the reason is
+            self._why = f"{type(error).__name__}: {error}"
+        self._done = count
 
-@frozen
-class Closed:
-    """A parser that was closed."""
-
-    seconds: float
-    number: int
-    reason: str | None
-    events: Sequence[statemachine.Event]
-
-
-Item = bytes | Line | FedText | Sent | Attempt | MadeParser | Closed
-"""A stored item. Bytes are an encoded line."""
+    def differences(self) -> Iterator[Line]:
+        """Yield a line if the repetition of an exchange that has ended differs from the exchange."""
+        why = self._why
+        if not why and self._checksum != self._log.checksum:
+            why = "the client has received other data"
+        if why:
+            yield lines.differs_line(self._seconds, why)
 
 
 class InspectedExchange:
-    """A listener that stores one exchange's notifications."""
+    """One exchange in the ring."""
 
-    __slots__ = (
-        "_began",
-        "_items",
-        "_parsers",
-        "_ring",
-        "_take",
-        "at",
-        "client",
-        "contents",
-        "fed",
-        "id",
-        "record",
-        "size",
-    )
+    __slots__ = ("_began", "_cut", "_first", "_log", "_ring", "at", "client", "contents", "id", "record", "size")
 
-    def __init__(self, id: str, exchange: Exchange, client: str, ring: "Ring") -> None:
+    def __init__(self, id: str, exchange: RecordedExchange, client: str, ring: "Ring") -> None:
         self.id = id
         self.client = client
         self.at = time()
         """Start of the exchange, in seconds since 1970."""
-        self._ring = ring
+        self._ring: Ring | None = ring
         self.contents = ring.contents
         self._began = monotonic()
-        self._items: list[Item] = [encode(lines.exchange_line(exchange, exchange.conversation.raw))]
-        self._parsers = lines.ParserLines()
-        self._take: Callable[[Item], object] = self._items.append
-        self.fed: Callable[[FedText], object] = self._items.append
-        self.size = len(self._first)
-        """Approximate size in bytes."""
-        ring.left -= self.size
+        self._first = lines.exchange_line(exchange, None)
+        self._log = exchange.log
+        self._log.watch(self.settle)
+        self._cut: Line | None = None
+        self.size = 0
+        """Approximate size in bytes, as deducted from the ring's."""
         self.record: Record | None = None
         """The record of the exchange; None while it is open."""
+        self.settle()
 
-    # --- notifications from the exchange
-
-    def attempt(self, request: UpstreamRequest, /) -> None:
-        """Store the start of an attempt."""
-        size = DELTA_OVERHEAD + len(request.body)
-        self.size += size
-        self._ring.left -= size
-        self._take(Attempt(self._now(), evolve(request, headers=(), conversation=None)))
-
-    def answered(self, status: int, /) -> None:
-        """Store the status of the upstream's response."""
-        self._take(lines.answer_line(self._now(), status))
-
-    def parser(self, choice: int, options: ParserOptions | None, parser: ObservedParser, /) -> int:  # noqa: ARG002  not stored
-        """Store a new parser and return its number."""
-        line = self._parsers.line(self._now(), choice, options)
-        self._take(MadeParser(line, options))
-        return int(line["parser"])
-
-    def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
-        """Record that a parser was closed."""
-        self._take(Closed(self._now(), number, reason, events))
-
-    def quoted(self, choice: int, why: str, /) -> None:
-        """Record that a call is a quotation."""
-        self._take(lines.quotation_line(self._now(), choice, why))
-
-    def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
-        """Store the events sent to the client, or the reason why text is still buffered."""
-        size = DELTA_OVERHEAD + len(data)
-        self.size += size
+    def settle(self) -> None:
+        """Deduct the growth of the log from the room that is left."""
         ring = self._ring
-        ring.left -= size
-        self._take((monotonic(), events, data, waits_for))
-        if ring.left < 0:
-            ring.make_room()
+        if ring is not None:
+            growth = self._log.size - self.size
+            self.size += growth
+            ring.left -= growth
+            if ring.left < 0:
+                ring.make_room()
 
     def end(self, record: Record) -> None:
         """Store the record of the completed exchange."""
+        self.settle()
         self.record = record
-        self._items.append(lines.record_line(record))
-        if self._ring is DISCARDING_RING:  # later items were counted but not stored
-            self.size = len(self._first)
 
     # --- contents
 
     def cut(self) -> None:
-        """Free memory by discarding all items except the first one. Later items are discarded as well, apart from the
-        record, which is added when the exchange ends.
+        """Free memory by discarding all inputs, and those that follow. The record is still added when the exchange
+        ends.
         """
-        ring, self._ring = self._ring, DISCARDING_RING
-        self._items = [self._items[0], lines.cut_line(self._now())]
-        self._take = self.fed = _ignore
-        ring.left += self.size - len(self._first)
-        self.size = len(self._first)
+        ring, self._ring = self._ring, None
+        self._cut = lines.cut_line(round(monotonic() - self._began, 6))
+        self._log.stop()
+        least = self._log.origin.size
+        if ring is not None:
+            ring.left += self.size - least
+        self.size = least
 
     def __len__(self) -> int:
-        return len(self._items)
+        return 1 + len(self._log.times) + (self._cut is not None) + (self.record is not None)
 
     def summary(self) -> Json:
         """Return the exchange's list entry."""
-        known = open_entry(decode(self._first), id=self.id, at=self.at, client=self.client)
+        known = open_entry(self._first, id=self.id, at=self.at, client=self.client)
         if self.record is not None:
             known["called"] = self._called()
             return ended_entry(known, lines.record_line(self.record, contents=self.contents))
-        attempts = [item.request.attempt for item in self._items if isinstance(item, Attempt)]
-        return {**known, "attempts": max(attempts, default=0), "seconds": self._now()}
+        return {
+            **known,
+            "attempts": len(self._log.requests),
+            "seconds": round(monotonic() - self._began, 6),
+        }
 
     def _called(self) -> str:
         """Return the first call that the client received, in one short line, or ""."""
         found = FirstCall()
-        for item in self._items:
-            match item:
-                case (float(), told, _, _):
-                    for event in told:
-                        if isinstance(event, ReplyCallStart | ReplyArgumentsDelta):
-                            found.feed(lines.reply_event_as_json(event))
-                case _:
-                    pass
+        for event in self._log.called:
+            found.feed(lines.reply_event_as_json(event))
         return found.text()
 
-    @property
-    def _first(self) -> bytes:
-        first = self._items[0]
-        assert isinstance(first, bytes)  # noqa: S101  set in __init__
-        return first
+    def lines(self, repetition: "Callable[[InspectedExchange], Repetition]") -> Iterator[Line]:
+        """Yield the lines that a recording of the exchange would contain. `repetition` returns its repetition."""
+        asked = self._log.origin.received().conversation
+        yield {**self._first, "request": lines.strip_secrets(asked.raw)}
+        record = self.record
+        if self._cut is None:
+            repeated = repetition(self)
+            yield from repeated.lines[:]
+            if record is not None:
+                yield from repeated.differences()
+        if self._cut is not None:
+            yield self._cut
+        if record is not None:
+            yield lines.record_line(record)
 
-    def lines(self) -> Iterator[Line]:
-        """Return the lines that a recording of the exchange would contain."""
-        return as_lines(list(self._items), self._began)
-
-    def _now(self) -> float:
-        return round(monotonic() - self._began, 6)
-
-
-def _ignore(_: Item) -> None:
-    """Discard an item."""
+    def repetition(self) -> Repetition:
+        """Return a new repetition."""
+        return Repetition(self._log, self._began)
 
 
 class Ring:
@@ -211,8 +183,11 @@ class Ring:
         self._begun = 0
         self.exchanges: dict[str, InspectedExchange] = {}
         """Exchanges by id, oldest first."""
+        self._lock = Lock()
+        self._repetitions: dict[InspectedExchange, Repetition] = {}
+        """The repetitions of open exchanges, which continue; the last one that was viewed is the last."""
 
-    def begin(self, exchange: Exchange, client: str) -> InspectedExchange:
+    def begin(self, exchange: RecordedExchange, client: str) -> InspectedExchange:
         """Add a new exchange."""
         self._begun += 1
         found = InspectedExchange(str(self._begun), exchange, client, self)
@@ -256,67 +231,15 @@ class Ring:
 
     def lines(self, id: str) -> Iterator[Line]:
         """Return an exchange's lines. Raises KeyError."""
-        return self.exchanges[id].lines()
+        return self.exchanges[id].lines(self._repetition)
 
-
-DISCARDING_RING: Final = Ring(maxsize, contents=False)
-"""A sink that replaces the ring once an exchange has been cut."""
-
-
-# --- items as lines --------------------------------------------------------------------------------------------------
-
-
-def as_lines(items: Sequence[Item], began: float) -> Iterator[Line]:
-    """Yield the lines that a recording would contain. Parsers are run again, because their states are not stored."""
-    parsers: list[statemachine.Parser | NullParser] = []
-    waits, seconds = "", 0.0
-    times = _times(items, began)
-    for item, seconds in zip(items, times, strict=True):
-        match item:
-            case bytes():
-                line = decode(item)
-                yield {**line, "request": lines.strip_secrets(line["request"])}
-            case Attempt():
-                yield lines.attempt_line(item.seconds, item.request)
-            case MadeParser():
-                parsers.append(NullParser() if item.options is None else item.options.parser())
-                yield item.line
-            case Closed():
-                parsers[item.number].close(item.reason)
-                yield lines.close_line(item.seconds, item.number, item.reason, "closed", item.events)
-            case (int() as number, str() as text) as fed:
-                parser = parsers[number]
-                events = parser.feed(text)
-                yield lines.text_line(seconds, fed, events, state=_state(parser), held=parser.held)
-            case (float(), told, data, waits_for):
-                if waits_for != waits:
-                    waits = waits_for
-                    yield lines.waits_line(seconds, waits)
-                if told:
-                    yield lines.sent_line(seconds, told, data)
-            case dict():
-                yield item
-            case _:
-                raise AssertionError(item)
-
-
-def _state(parser: statemachine.Parser | NullParser) -> str:
-    return parser.state.value if isinstance(parser, statemachine.Parser) else "text"
-
-
-def _times(items: Sequence[Item], began: float) -> list[float]:
-    """Return the time of each item. The time of fed text is that of the next event that was sent to the client."""
-    found: list[float] = []
-    now = 0.0
-    for item in reversed(items):
-        match item:
-            case (float() as at, _, _, _):
-                now = round(at - began, 6)
-            case Attempt() | Closed():
-                now = item.seconds
-            case dict():
-                now = item.get("seconds", now)
-            case _:
-                pass
-        found.append(now)
-    return found[::-1]
+    def _repetition(self, exchange: InspectedExchange) -> Repetition:
+        """Return the repetition of an exchange, which includes all inputs so far."""
+        with self._lock:  # views are created in threads
+            found = self._repetitions.pop(exchange, None) or exchange.repetition()
+            found.catch_up()
+            if exchange.record is None:
+                self._repetitions[exchange] = found
+            while len(self._repetitions) > MAX_REPETITIONS:
+                del self._repetitions[next(iter(self._repetitions))]
+            return found

@@ -22,6 +22,7 @@ from attrs import define, field
 from streamtool.asgi.types import ASGIMessage, ClientWatch, Receive, Send, send_json
 from streamtool.core.errors import ReplyCancelled, StreamtoolError
 from streamtool.exchange import Exchange
+from streamtool.exchange.inputs import Input
 from streamtool.protocols import responses
 from streamtool.protocols.responses import background
 from streamtool.protocols.shared import wire
@@ -29,7 +30,6 @@ from streamtool.responses_api.journal import (
     HOSTED,
     Continued,
     JournaledExchange,
-    JournalInput,
     Lease,
     pack,
     read_lease,
@@ -174,7 +174,7 @@ class _New:
 
     entries: int
     """Number of log entries."""
-    inputs: list[JournalInput]
+    inputs: list[Input]
     """The inputs since the last piece of the journal."""
     piece: bytes = b""
     """The same, as a piece of the journal."""
@@ -303,7 +303,7 @@ class BackgroundResponse:
 
     def _take(self) -> "_New":
         """Return the state that has to be published."""
-        return _New(len(self.log.pieces), [] if self._journal is None else self._journal.take())
+        return _New(len(self.log.pieces), [] if self._journal is None else self._journal.log.take())
 
     def _look(self, new: "_New") -> bool:
         """Return whether a client has cancelled the response. Prepare a piece of the journal."""

@@ -1,10 +1,9 @@
 """The journal of a background response: the inputs of its exchange, from which another process can continue it.
 
-An exchange does no I/O, and its ids and the time are given to it. An exchange that receives the same request and the
-same inputs is therefore in the same state, and has produced the same events. The store contains the request, without
-the client's keys; about once a second, the new inputs are added, compressed. If the process dies, the next process that
-the client asks for the response repeats the inputs. To its exchange, the upstream has died after the last input, so the
-next attempt continues the reply as after any other failure of an upstream.
+The exchange records its inputs (`exchange.inputs`). The store contains the request, without the client's keys; about
+once a second, the new inputs are added, compressed. If the process dies, the next process that the client asks for the
+response repeats the inputs. To its exchange, the upstream has died after the last input, so the next attempt continues
+the reply as after any other failure of an upstream.
 
 Only one process continues a response: the one that first claims the current lease, in a counter of the store. It needs
 the keys in the client's request, because keys are not stored.
@@ -23,7 +22,8 @@ from typing import Any, Final
 from attrs import frozen
 
 from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
-from streamtool.exchange import Exchange, Services, UpstreamRequest
+from streamtool.exchange import RecordedExchange, Services
+from streamtool.exchange.inputs import Head, Input, LongData, Step, repeat
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.responses.background import events_key, journal_key, lease_key
 from streamtool.protocols.responses.response import contains_tool_keys
@@ -44,8 +44,6 @@ _LEVEL: Final = 1
 _SECRET: Final = re.compile(rb"auth|key|token|secret|cookie|credential|session|signature|jwt|password")
 """Matches the names of headers that are not stored: those of keys, and of what reverse proxies add."""
 _DIED: Final = "the server that was generating this response has stopped"
-
-JournalInput = tuple[int, bytes]
 
 
 @frozen
@@ -140,13 +138,14 @@ class JournaledRequest:
         return cls(seed, now, path, query.encode("latin-1"), pairs, body)
 
 
-class JournaledExchange(Exchange):
-    """An exchange that records its inputs."""
+class JournaledExchange(RecordedExchange):
+    """An exchange whose inputs are stored."""
 
-    __slots__ = ("_busy", "_pieces", "asked", "generation", "inputs", "stale")
+    __slots__ = ("_pieces", "asked", "generation", "stale")
 
     def __init__(self, asked: JournaledRequest, *args: Any, **given: Any) -> None:
-        super().__init__(*args, new_id=asked.new_ids(), now=asked.now, **given)
+        super().__init__(*args, new_id=asked.new_ids(), now=asked.now, time=time.monotonic, **given)
+        self.log.taken = 0
         self.asked = asked
         self.generation = 0
         """Number of processes that have created the response before."""
@@ -154,49 +153,6 @@ class JournaledExchange(Exchange):
         """Number of pieces that the previous process has stored. The first piece of this process replaces them."""
         self._pieces = 0
         """Number of pieces that this process has stored."""
-        self.inputs: list[JournalInput] = []
-        """The inputs that are not in the store yet."""
-        self._busy = False
-        """Whether an input is being processed: the calls that the exchange then makes to itself are not recorded."""
-
-    def request(self) -> UpstreamRequest:
-        made = super().request()
-        self.inputs.append((_ATTEMPT, b""))
-        return made
-
-    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-        self.inputs.append((_HEAD, codec.encode([status, named])))
-        self._busy = True
-        try:
-            return super().respond(status, [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named])
-        finally:
-            self._busy = False
-
-    def feed(self, data: bytes, *, long: bool = False) -> bytes:
-        self.inputs.append((_LONG if long else _DATA, data))
-        self._busy = True
-        try:
-            return super().feed(data, long=long)
-        finally:
-            self._busy = False
-
-    def close(self) -> bytes:
-        if not self._busy:
-            self.inputs.append((_END, b""))
-        return super().close()
-
-    def fail(self, error: StreamtoolError) -> bytes:
-        if not self._busy:
-            kind = 2 if isinstance(error, UpstreamError) else 1 if isinstance(error, RequestError) else 0
-            fields = [kind, error.status, error.message, error.param, error.code, error.quotes]
-            self.inputs.append((_FAILURE, codec.encode(fields)))
-        return super().fail(error)
-
-    def take(self) -> list[JournalInput]:
-        """Return the inputs that are not in the store yet, which the caller stores."""
-        inputs, self.inputs = self.inputs, []
-        return inputs
 
     def store(self, memory: ClientStoreView, id: str, piece: bytes) -> None:
         """Store the next piece of the journal."""
@@ -211,41 +167,55 @@ class JournaledExchange(Exchange):
         for key in (journal_key(id), *(journal_key(id, piece) for piece in range(max(self._pieces, self.stale)))):
             memory.forget(key)
 
-    def repeat(self, inputs: Iterable[JournalInput]) -> bytes:
-        """Process the inputs of another process, and return the resulting events."""
-        out = []
-        for kind, value in inputs:
-            if kind == _ATTEMPT:
-                self.request()
-            elif kind == _HEAD:
-                status, headers = codec.decode(value)
-                out.append(
-                    self.respond(status, [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers])
-                )
-            elif kind in (_DATA, _LONG):
-                out.append(self.feed(value, long=kind == _LONG))
-            elif kind == _END:
-                out.append(self.close())
-            else:
-                out.append(self.fail(_read_error(value)))
-        self.inputs.clear()
-        return b"".join(out)
 
-
-def pack(inputs: Iterable[JournalInput]) -> bytes:
+def pack(inputs: Iterable[Input]) -> bytes:
     """Return inputs as one piece of a journal."""
-    return zlib.compress(b"".join(_FRAME.pack(kind, len(value)) + value for kind, value in inputs), _LEVEL)
+    return zlib.compress(b"".join(map(_frame, inputs)), _LEVEL)
 
 
-def unpack(piece: bytes) -> list[JournalInput]:
+def _frame(one: Input) -> bytes:
+    match one:
+        case bytes():
+            kind, value = _DATA, one
+        case LongData(data=data):
+            kind, value = _LONG, data
+        case Head(status=status, headers=headers):
+            named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+            kind, value = _HEAD, codec.encode([status, named])
+        case Step.REQUEST:
+            kind, value = _ATTEMPT, b""
+        case Step.CLOSE:
+            kind, value = _END, b""
+        case Step():  # the process that continues the response announces it itself
+            return b""
+        case _:
+            kind, value = _FAILURE, _write_error(one)
+    return _FRAME.pack(kind, len(value)) + value
+
+
+def unpack(piece: bytes) -> list[Input]:
     """Return the inputs in one piece of a journal."""
-    data, at, inputs = zlib.decompress(piece), 0, []
+    data, at = zlib.decompress(piece), 0
+    inputs: list[Input] = []
     while at < len(data):
         kind, size = _FRAME.unpack_from(data, at)
         at += _FRAME.size
-        inputs.append((kind, data[at : at + size]))
+        inputs.append(_input(kind, data[at : at + size]))
         at += size
     return inputs
+
+
+def _input(kind: int, value: bytes) -> Input:
+    if kind == _DATA:
+        return value
+    if kind == _LONG:
+        return LongData(value)
+    if kind == _HEAD:
+        status, headers = codec.decode(value)
+        return Head(status, tuple([(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers]))
+    if kind == _FAILURE:
+        return _read_error(value)
+    return Step.REQUEST if kind == _ATTEMPT else Step.CLOSE
 
 
 def stored_pieces(memory: ClientStoreView, id: str) -> tuple[int, bool] | None:
@@ -280,7 +250,7 @@ class Claim:
     """The exclusive right to continue a response, and its journal."""
 
     asked: JournaledRequest
-    inputs: list[JournalInput]
+    inputs: list[Input]
     generation: int
     pieces: int
     """Number of pieces that the journal consists of."""
@@ -297,7 +267,7 @@ def claim(memory: ClientStoreView, id: str, settings: StoreSettings) -> Claim | 
         return None
     generation = lease.generation + 1
     memory.remember(lease_key(id), Lease(time.time() + settings.lease, generation).write())
-    inputs: list[JournalInput] = []
+    inputs: list[Input] = []
     pieces = 0
     while (piece := memory.demand(journal_key(id, pieces))) is not None:
         inputs += unpack(piece)
@@ -321,29 +291,30 @@ def forget_journal(memory: ClientStoreView, id: str) -> None:
 
 
 def inputs_to_repeat(
-    new_exchange: Callable[[], JournaledExchange], inputs: list[JournalInput], *, visible: bool
-) -> list[JournalInput]:
+    new_exchange: Callable[[], JournaledExchange], inputs: list[Input], *, visible: bool
+) -> list[Input]:
     """Return the inputs that an exchange repeats before it continues the response: all of them and the death of the
     upstream, or those before the last attempt if it has written nothing. If the reply cannot be continued and none of
     it is `visible`, no inputs remain, and the response begins again.
     """
     exchange, last, before, shown = new_exchange(), 0, 0, False
     exchange.announce()
-    for number, entry in enumerate(inputs):
-        if entry[0] == _ATTEMPT:
+    for number, one in enumerate(inputs):
+        if one is Step.REQUEST:
             last, before, shown = number, exchange.written, False
-        shown = bool(exchange.repeat([entry])) or shown
+        shown = bool(repeat(exchange, [one])) or shown
     if exchange.done or exchange.retry or not inputs:
         return inputs
     if exchange.written == before and not shown:
         return inputs[:last]
-    exchange.fail(UpstreamError(_DIED))
+    died = UpstreamError(_DIED)
+    exchange.fail(died)
     if exchange.done and not visible:
         return []
-    return [*inputs, *exchange.take()]
+    return [*inputs, died]
 
 
-def repeat(
+def repeat_response(
     new_exchange: Callable[[], JournaledExchange], found: Claim, memory: ClientStoreView, id: str
 ) -> tuple[JournaledExchange, Continued]:
     """Return an exchange that continues a response, and the events of the response so far. Raises StreamtoolError if
@@ -354,14 +325,19 @@ def repeat(
     inputs = inputs_to_repeat(new_exchange, found.inputs, visible=pieces > 0)
     exchange = new_exchange()
     begun = exchange.announce()
-    events = begun + exchange.repeat(inputs)
+    events = begun + repeat(exchange, inputs)
     if not events.startswith(published):
         raise StreamtoolError("the response cannot be repeated: the settings or the upstream differ")
     if exchange.done:
         exchange.remember()
-    exchange.inputs, exchange.generation, exchange.stale = inputs, found.generation, found.pieces
+    exchange.generation, exchange.stale = found.generation, found.pieces
     size = max(len(published), len(begun))
     return exchange, Continued(begun, events[len(begun) : size], events[size:], pieces, exchange.done)
+
+
+def _write_error(error: StreamtoolError) -> bytes:
+    kind = 2 if isinstance(error, UpstreamError) else 1 if isinstance(error, RequestError) else 0
+    return codec.encode([kind, error.status, error.message, error.param, error.code, error.quotes])
 
 
 def _read_error(value: bytes) -> StreamtoolError:

@@ -67,7 +67,7 @@ class TransportCore:
         """Return the exchange for a request. Raises RequestError."""
         headers = self._headers(protocol, request)
         try:
-            exchange = Exchange(
+            exchange = self.observers.new_exchange(
                 self.settings,
                 protocol,
                 request.content,
