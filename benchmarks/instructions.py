@@ -22,8 +22,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 
 from attrs import frozen
 from common import CLIENTS, KINDS, Row, Table, deltas, opening, request
@@ -31,7 +33,7 @@ from exchange import settings
 from request import asked
 
 from streamtool.bench import Smallest, Workload, pieces, start_parser, workloads
-from streamtool.exchange import Exchange
+from streamtool.exchange import Exchange, RecordedExchange
 from streamtool.observe.ring import Ring
 from streamtool.prompting import project
 from streamtool.protocols.registry import client_protocol
@@ -82,9 +84,10 @@ def parsed(work: Workload) -> Callable[[int], Callable[[], None]]:
 def begun(client: str, kind: str, *, inspected: bool = False) -> Exchange:
     """Return an exchange in the middle of its reply."""
     wire = client_protocol(client, CLIENTS[client])
-    exchange = Exchange(settings("chat"), wire, request(client, 20), (), new_id=lambda prefix: prefix, now=1)
-    if inspected:
-        exchange.listener = Ring(2**30, contents=True).begin(exchange, "")
+    new = partial(RecordedExchange, time=monotonic) if inspected else Exchange
+    exchange = new(settings("chat"), wire, request(client, 20), (), new_id=lambda prefix: prefix, now=1)
+    if isinstance(exchange, RecordedExchange):
+        Ring(2**30, contents=True).begin(exchange, "")
     exchange.request()
     exchange.respond(200, ())
     for data in opening("chat", kind):

@@ -7,15 +7,14 @@ the client has received, the last line reports it. Figures are in docs/performan
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from threading import Lock
 from time import monotonic, time
 from typing import Final
 
 from streamtool.core.json_value import Json
-from streamtool.core.reply import ReplyEvent
 from streamtool.exchange import Record, RecordedExchange
-from streamtool.exchange.inputs import InputLog, RepeatedExchange, repeat
+from streamtool.exchange.inputs import CHECKSUM, InputLog, RepeatedExchange, repeat
 from streamtool.observe import lines
 from streamtool.observe.line_listener import LineListener
 from streamtool.observe.lines import Line
@@ -40,17 +39,12 @@ class Repetition(LineListener):
         self._seconds = 0.0
         self._done = 0
         """Number of inputs that have been repeated."""
-        self._checksum = 0
+        self._checksum = CHECKSUM
         self._why = ""
         self._exchange: RepeatedExchange | None = None
 
     def _time(self) -> float:
         return self._seconds
-
-    def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
-        """Write the events that the client receives, or the reason why text is buffered."""
-        self._checksum = zlib.crc32(data, self._checksum)
-        super().sent(events, data, waits_for)
 
     def catch_up(self) -> None:
         """Repeat the inputs that have been added."""
@@ -62,7 +56,7 @@ class Repetition(LineListener):
             new = zip(log.inputs[self._done : count], log.times[self._done : count], strict=False)
             for one, at in new if not self._why else ():
                 self._seconds = round(max(at - self._began, 0.0), 6)
-                repeat(self._exchange, (one,))
+                self._checksum = zlib.adler32(repeat(self._exchange, (one,)), self._checksum)
         except Exception as error:  # noqa: BLE001  the rest cannot be shown, whatever the reason is
             self._why = f"{type(error).__name__}: {error}"
         self._done = count
