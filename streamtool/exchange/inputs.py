@@ -46,6 +46,7 @@ _ENCODING: Final = b"content-encoding"
 class Step(Enum):
     """An input without data: a call of the exchange's method with this name."""
 
+    MAKE_READY = auto()
     REQUEST = auto()
     CLOSE = auto()
     ANNOUNCE = auto()
@@ -85,6 +86,9 @@ def _process(exchange: Exchange, one: Input) -> bytes:
             return exchange.feed(data, long=True)
         case Head(status=status, headers=headers):
             return exchange.respond(status, headers)
+        case Step.MAKE_READY:
+            exchange.make_ready()
+            return b""
         case Step.REQUEST:
             exchange.request()
             return b""
@@ -286,16 +290,20 @@ class RecordedExchange(Exchange):
     def request(self) -> UpstreamRequest:
         made = super().request()
         if not self.passthrough:
-            self.log.requests.append(
-                SentRequest(
-                    evolve(made, headers=(), conversation=None),
-                    _without_signatures(self.plan),
-                    self._searches,
-                    self._resuming.additions,
-                    self._resuming.limit,
-                )
-            )
-            self._record_input(Step.REQUEST, b"", len(made.body))
+            self._record_input(Step.REQUEST, b"")
+        return made
+
+    def make_ready(self) -> None:
+        super().make_ready()
+        if isinstance(self.ready, UpstreamRequest):
+            self._record_input(Step.MAKE_READY, b"")
+
+    def _attempt(self) -> UpstreamRequest:
+        made, resuming = super()._attempt(), self._resuming
+        kept = evolve(made, headers=(), conversation=None)
+        plan = _without_signatures(self.plan)
+        self.log.requests.append(SentRequest(kept, plan, self._searches, resuming.additions, resuming.limit))
+        self.log.size += len(made.body)
         return made
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
