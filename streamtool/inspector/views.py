@@ -29,7 +29,7 @@ def timeline(kept: Exchanges, id: str, _: Query) -> Json:
     return {
         "summary": kept.summary(id),
         "replies": [reply.as_json() for reply in timelines(lines)],
-        "notes": [line for line in lines if line["type"] in ("answer", "quotation", "cut")],
+        "notes": [line for line in lines if line["type"] in ("answer", "quotation", "cut", "differs")],
     }
 
 

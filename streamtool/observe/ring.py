@@ -58,14 +58,14 @@ class Repetition(LineListener):
                 self._seconds = round(max(at - self._began, 0.0), 6)
                 self._checksum = zlib.adler32(repeat(self._exchange, (one,)), self._checksum)
         except Exception as error:  # noqa: BLE001  the rest cannot be shown, whatever the reason is
-            self._why = f"{type(error).__name__}: {error}"
+            self._why = type(error).__name__
         self._done = count
 
     def differences(self) -> Iterator[Line]:
         """Yield a line if the repetition of an exchange that has ended differs from the exchange."""
         why = self._why
         if not why and self._checksum != self._log.checksum:
-            why = "the client has received other data"
+            why = "other data"
         if why:
             yield lines.differs_line(self._seconds, why)
 

@@ -65,15 +65,17 @@ class FirstCall:
 
     def __init__(self) -> None:
         self._parts: list[str] = []
-        self._index: Json = None
+        self._place: tuple[Json, Json] | None = None
+        """The call's choice and index."""
 
     def feed(self, event: Mapping[str, Json]) -> None:
         """Process an event."""
+        place = event.get("choice"), event.get("index")
         match event:
-            case {"type": "call_start", "index": index, "name": str(name)} if not self._parts:
-                self._index = index
+            case {"type": "call_start", "name": str(name)} if not self._parts:
+                self._place = place
                 self._parts.append(f"{name}(")
-            case {"type": "arguments_delta", "index": index, "text": str(text)} if index == self._index:
+            case {"type": "arguments_delta", "text": str(text)} if place == self._place:
                 self._parts.append(text)
             case _:
                 pass
