@@ -37,13 +37,15 @@ OTHER_OVERHEAD: Final = 1_000
 """The same for a request, and for an input that is not data."""
 CHECKSUM: Final = zlib.adler32(b"")
 _REPORTED: Final = 16 * 1024
-"""Number of bytes after which the growth of a log is reported."""
+"""Growth of a log, in bytes, between two reports."""
 _CALL: Final = 1_000
 """Number of characters of the first call's arguments to keep."""
 _ENCODING: Final = b"content-encoding"
+_USED: Final = frozenset((_ENCODING, b"x-request-id", b"request-id"))
+"""The upstream's headers that the reply depends on. A journal also needs the others, but without one, none is kept."""
 
 
-class Step(Enum):
+class InputStep(Enum):
     """An input without data: a call of the exchange's method with this name."""
 
     MAKE_READY = auto()
@@ -55,7 +57,7 @@ class Step(Enum):
 
 
 @frozen
-class Head:
+class UpstreamHead:
     """The status and headers of the upstream's response."""
 
     status: int
@@ -69,36 +71,36 @@ class LongData:
     data: bytes = field(repr=False)
 
 
-Input = bytes | LongData | Head | Step | StreamtoolError
+ExchangeInput = bytes | LongData | UpstreamHead | InputStep | StreamtoolError
 """An input: data, the response's head, a step, or the error that cut the reply off."""
 
 
-def repeat(exchange: Exchange, inputs: Iterable[Input]) -> bytes:
+def repeat(exchange: Exchange, inputs: Iterable[ExchangeInput]) -> bytes:
     """Process the inputs of another exchange, and return the resulting data for the client."""
     return b"".join([_process(exchange, one) for one in inputs])
 
 
-def _process(exchange: Exchange, one: Input) -> bytes:
+def _process(exchange: Exchange, one: ExchangeInput) -> bytes:
     match one:
         case bytes():
             return exchange.feed(one)
         case LongData(data=data):
             return exchange.feed(data, long=True)
-        case Head(status=status, headers=headers):
+        case UpstreamHead(status=status, headers=headers):
             return exchange.respond(status, headers)
-        case Step.MAKE_READY:
+        case InputStep.MAKE_READY:
             exchange.make_ready()
             return b""
-        case Step.REQUEST:
+        case InputStep.REQUEST:
             exchange.request()
             return b""
-        case Step.CLOSE:
+        case InputStep.CLOSE:
             return exchange.close()
-        case Step.ANNOUNCE:
+        case InputStep.ANNOUNCE:
             return exchange.announce()
-        case Step.PREPARE:
+        case InputStep.PREPARE:
             return exchange.prepare()
-        case Step.KEEPALIVE:
+        case InputStep.KEEPALIVE:
             return exchange.keepalive()
         case _:
             return exchange.fail(one)
@@ -111,7 +113,7 @@ class Origin:
     settings: Settings
     protocol: ClientProtocol
     services: Services
-    now: int
+    created: int
     client: str
     body: bytes = field(repr=False)
     encoding: Headers
@@ -162,7 +164,7 @@ class InputLog:
     ids: list[str]
     size: int = field(init=False)
     """Approximate size in bytes, including the request."""
-    inputs: list[Input] = field(factory=list, init=False)
+    inputs: list[ExchangeInput] = field(factory=list, init=False)
     times: list[float] = field(factory=list, init=False)
     """The time after each input. An input is complete when its time is known."""
     requests: list[SentRequest] = field(factory=list, init=False)
@@ -170,10 +172,10 @@ class InputLog:
     """The first events about calls that the client received."""
     checksum: int = field(default=CHECKSUM, init=False)
     """Checksum of the data for the client: Adler-32, the fastest one in the library."""
-    put: Callable[[Input], object] = field(init=False)
+    put: Callable[[ExchangeInput], object] = field(init=False)
     stamp: Callable[[float], object] = field(init=False)
     reported: int = field(default=0, init=False)
-    """Size at which the growth is reported next."""
+    """The log reports its growth when it exceeds this size."""
     _on_growth: Callable[[], object] | None = field(default=None, init=False)
     taken: int | None = field(default=None, init=False)
     """Number of inputs that the journal has taken, or None without a journal."""
@@ -204,7 +206,7 @@ class InputLog:
                     self.called.append(event)
                     self._called += 1 + len(event.text)
 
-    def take(self) -> list[Input]:
+    def take(self) -> list[ExchangeInput]:
         """Return the inputs since the last call. Unless the log is watched, they are not kept."""
         count = len(self.times)
         taken = self.inputs[self.taken : count]
@@ -290,13 +292,13 @@ class RecordedExchange(Exchange):
     def request(self) -> UpstreamRequest:
         made = super().request()
         if not self.passthrough:
-            self._record_input(Step.REQUEST, b"")
+            self._record_input(InputStep.REQUEST, b"")
         return made
 
     def make_ready(self) -> None:
         super().make_ready()
         if isinstance(self.ready, UpstreamRequest):
-            self._record_input(Step.MAKE_READY, b"")
+            self._record_input(InputStep.MAKE_READY, b"")
 
     def _attempt(self) -> UpstreamRequest:
         made, resuming = super()._attempt(), self._resuming
@@ -307,9 +309,13 @@ class RecordedExchange(Exchange):
         return made
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        head = Head(status, tuple(headers))
-        out = super().respond(status, head.headers)
-        return self._record_input(head, out, sum(len(name) + len(value) for name, value in head.headers))
+        given = tuple(headers)
+        out = super().respond(status, given)
+        if self.log.taken is None:
+            given = tuple([pair for pair in given if pair[0].lower() in _USED])
+        return self._record_input(
+            UpstreamHead(status, given), out, sum(len(name) + len(value) for name, value in given)
+        )
 
     def feed(self, data: bytes, *, long: bool = False) -> bytes:
         out = Exchange.feed(self, data, long=long)
@@ -323,26 +329,26 @@ class RecordedExchange(Exchange):
         return out
 
     def close(self) -> bytes:
-        return self._record_input(Step.CLOSE, super().close())
+        return self._record_input(InputStep.CLOSE, super().close())
 
     def fail(self, error: StreamtoolError) -> bytes:
         return self._record_input(error, super().fail(error))
 
     def announce(self) -> bytes:
-        return self._record_input(Step.ANNOUNCE, super().announce())
+        return self._record_input(InputStep.ANNOUNCE, super().announce())
 
     def prepare(self) -> bytes:
-        return self._record_input(Step.PREPARE, super().prepare())
+        return self._record_input(InputStep.PREPARE, super().prepare())
 
     def keepalive(self) -> bytes:
-        return self._record_input(Step.KEEPALIVE, super().keepalive())
+        return self._record_input(InputStep.KEEPALIVE, super().keepalive())
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
         if len(out) != 1 or type(out[0]) is not ReplyTextDelta:
             self.log.note_calls(out)
         return Exchange._send(self, out)  # noqa: SLF001  the base class's, without the cost of `super`
 
-    def _record_input(self, one: Input, out: bytes, size: int = 0) -> bytes:
+    def _record_input(self, one: ExchangeInput, out: bytes, size: int = 0) -> bytes:
         """Record an input that has led to this data for the client, and return the data."""
         log = self.log
         log.put(one)
@@ -435,7 +441,7 @@ class RepeatedExchange(Exchange):
             origin.received(),
             origin.plan,
             new_id=self._next_id,
-            now=origin.now,
+            now=origin.created,
             clock=clock,
             services=origin.services,
         )

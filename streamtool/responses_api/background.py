@@ -22,7 +22,7 @@ from attrs import define, field
 from streamtool.asgi.types import ASGIMessage, ClientWatch, Receive, Send, send_json
 from streamtool.core.errors import ReplyCancelled, StreamtoolError
 from streamtool.exchange import Exchange
-from streamtool.exchange.inputs import Input
+from streamtool.exchange.inputs import ExchangeInput
 from streamtool.protocols import responses
 from streamtool.protocols.responses import background
 from streamtool.protocols.shared import wire
@@ -174,7 +174,7 @@ class _New:
 
     entries: int
     """Number of log entries."""
-    inputs: list[Input]
+    inputs: list[ExchangeInput]
     """The inputs since the last piece of the journal."""
     piece: bytes = b""
     """The same, as a piece of the journal."""

@@ -23,7 +23,7 @@ from attrs import frozen
 
 from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
 from streamtool.exchange import RecordedExchange, Services
-from streamtool.exchange.inputs import Head, Input, LongData, Step, repeat
+from streamtool.exchange.inputs import ExchangeInput, InputStep, LongData, UpstreamHead, repeat
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.responses.background import events_key, journal_key, lease_key
 from streamtool.protocols.responses.response import contains_tool_keys
@@ -168,35 +168,35 @@ class JournaledExchange(RecordedExchange):
             memory.forget(key)
 
 
-def pack(inputs: Iterable[Input]) -> bytes:
+def pack(inputs: Iterable[ExchangeInput]) -> bytes:
     """Return inputs as one piece of a journal."""
     return zlib.compress(b"".join(map(_frame, inputs)), _LEVEL)
 
 
-def _frame(one: Input) -> bytes:
+def _frame(one: ExchangeInput) -> bytes:
     match one:
         case bytes():
             kind, value = _DATA, one
         case LongData(data=data):
             kind, value = _LONG, data
-        case Head(status=status, headers=headers):
+        case UpstreamHead(status=status, headers=headers):
             named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
             kind, value = _HEAD, codec.encode([status, named])
-        case Step.REQUEST:
+        case InputStep.REQUEST:
             kind, value = _ATTEMPT, b""
-        case Step.CLOSE:
+        case InputStep.CLOSE:
             kind, value = _END, b""
-        case Step():  # the process that continues the response announces it itself
+        case InputStep():  # the process that continues the response announces it itself
             return b""
         case _:
             kind, value = _FAILURE, _write_error(one)
     return _FRAME.pack(kind, len(value)) + value
 
 
-def unpack(piece: bytes) -> list[Input]:
+def unpack(piece: bytes) -> list[ExchangeInput]:
     """Return the inputs in one piece of a journal."""
     data, at = zlib.decompress(piece), 0
-    inputs: list[Input] = []
+    inputs: list[ExchangeInput] = []
     while at < len(data):
         kind, size = _FRAME.unpack_from(data, at)
         at += _FRAME.size
@@ -205,17 +205,17 @@ def unpack(piece: bytes) -> list[Input]:
     return inputs
 
 
-def _input(kind: int, value: bytes) -> Input:
+def _input(kind: int, value: bytes) -> ExchangeInput:
     if kind == _DATA:
         return value
     if kind == _LONG:
         return LongData(value)
     if kind == _HEAD:
         status, headers = codec.decode(value)
-        return Head(status, tuple([(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers]))
+        return UpstreamHead(status, tuple([(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers]))
     if kind == _FAILURE:
         return _read_error(value)
-    return Step.REQUEST if kind == _ATTEMPT else Step.CLOSE
+    return InputStep.REQUEST if kind == _ATTEMPT else InputStep.CLOSE
 
 
 def stored_pieces(memory: ClientStoreView, id: str) -> tuple[int, bool] | None:
@@ -250,7 +250,7 @@ class Claim:
     """The exclusive right to continue a response, and its journal."""
 
     asked: JournaledRequest
-    inputs: list[Input]
+    inputs: list[ExchangeInput]
     generation: int
     pieces: int
     """Number of pieces that the journal consists of."""
@@ -267,7 +267,7 @@ def claim(memory: ClientStoreView, id: str, settings: StoreSettings) -> Claim | 
         return None
     generation = lease.generation + 1
     memory.remember(lease_key(id), Lease(time.time() + settings.lease, generation).write())
-    inputs: list[Input] = []
+    inputs: list[ExchangeInput] = []
     pieces = 0
     while (piece := memory.demand(journal_key(id, pieces))) is not None:
         inputs += unpack(piece)
@@ -291,8 +291,8 @@ def forget_journal(memory: ClientStoreView, id: str) -> None:
 
 
 def inputs_to_repeat(
-    new_exchange: Callable[[], JournaledExchange], inputs: list[Input], *, visible: bool
-) -> list[Input]:
+    new_exchange: Callable[[], JournaledExchange], inputs: list[ExchangeInput], *, visible: bool
+) -> list[ExchangeInput]:
     """Return the inputs that an exchange repeats before it continues the response: all of them and the death of the
     upstream, or those before the last attempt if it has written nothing. If the reply cannot be continued and none of
     it is `visible`, no inputs remain, and the response begins again.
@@ -300,7 +300,7 @@ def inputs_to_repeat(
     exchange, last, before, shown = new_exchange(), 0, 0, False
     exchange.announce()
     for number, one in enumerate(inputs):
-        if one is Step.REQUEST:
+        if one is InputStep.REQUEST:
             last, before, shown = number, exchange.written, False
         shown = bool(repeat(exchange, [one])) or shown
     if exchange.done or exchange.retry or not inputs:

@@ -20,7 +20,7 @@ from support.validators import assert_valid, validate_responses_stream
 from streamtool.core.clients import client_of
 from streamtool.core.errors import UpstreamError
 from streamtool.exchange import Services
-from streamtool.exchange.inputs import Input, repeat
+from streamtool.exchange.inputs import ExchangeInput, repeat
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols import responses
 from streamtool.responses_api.journal import JournaledRequest, Lease, claim, forget_journal, pack, read_lease, unpack
@@ -118,7 +118,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(0.02)
 
 
-def journal(memory: ClientStoreView, id: str) -> list[Input]:
+def journal(memory: ClientStoreView, id: str) -> list[ExchangeInput]:
     inputs, number = [], 0
     while (piece := memory.demand(f"journal {id} {number}")) is not None:
         inputs += unpack(piece)
