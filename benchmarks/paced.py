@@ -57,7 +57,7 @@ CALLS = 1.15
 """Maximum cost of an argument delta, relative to a text delta."""
 LATE = 5.0
 """Maximum delay that the proxy may add to 99 % of the deltas, in ms."""
-LOOKS = 1.02
+LOOKS = 1.06
 """Maximum cost of a delta with the inspector on and no viewer, relative to one without the inspector."""
 TOO_LATE = 10.0
 """Maximum delay of 99 % of the deltas in the search for the most streams, in ms."""
