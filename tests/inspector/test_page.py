@@ -12,7 +12,7 @@ import httpx
 import pytest
 from support.browsers import CHROMIUM, PATIENT, launched
 from support.continuing import Continuing, Fault, engine_of, settings_for
-from support.inspected import CALL, TOOLS, model
+from support.inspected import CALL, TOOLS, inspected, model
 from support.servers import ROOT, uvicorn_server
 
 from streamtool.middleware import ToolMiddleware
@@ -249,6 +249,15 @@ def test_both_texts_and_the_timeline_are_above_the_fold(site):
     for place in (".band", ".strip", ".written", ".received"):
         box = page.locator(place).bounding_box()
         assert box["y"] + min(box["height"], 120) <= 900, place
+
+
+def test_an_exchange_that_cannot_be_repeated_exactly_is_marked(site):
+    app = inspected(model("It rains."))
+    found = site(app)
+    found.ask()
+    app.observers.ring.exchanges["1"]._log.ids.clear()
+    page = found.open("#/exchange/1")
+    page.wait_for_selector("text=could not be repeated exactly (IndexError)")
 
 
 def test_a_quotation_shows_its_reason(site):

@@ -150,9 +150,11 @@ export class ExchangePage {
 
   fillTimeline() {
     const { replies } = this.told;
+    const note = this.told.notes.find((note) => note.type === "differs");
+    const differs = note && el("p", { class: "why rejected" }, `The exchange could not be repeated exactly (${note.why}), so this page may be wrong. Please report it.`);
     if (!replies.length) {
       const passed = this.told.summary.outcome === "passed";
-      show(this.panel, el("p", {}, passed ? "The request had no tools and was forwarded unchanged."
+      show(this.panel, differs, el("p", {}, passed ? "The request had no tools and was forwarded unchanged."
         : this.told.summary.outcome === "open" ? "Nothing has arrived yet." : "No reply was parsed."));
       return;
     }
@@ -163,9 +165,8 @@ export class ExchangePage {
       class: reply.rejected ? "rejected" : "", on: { click: () => this.choose(i) } },
       `Attempt ${reply.attempt}${reply.choice ? `, choice ${reply.choice}` : ""}${reply.rejected ? `: ${reply.rejected}` : ""}`)));
     const reply = replies[this.which];
-    const differs = this.told.notes.find((note) => note.type === "differs");
     const notes = [
-      differs && el("p", { class: "why rejected" }, `The exchange could not be repeated exactly (${differs.why}), so this page may be wrong. Please report it.`),
+      differs,
       reply.rejected && el("p", { class: "why rejected" }, `This attempt was rejected: ${reply.rejected}. ${reply.sent.length ? "The client has its text, which the next attempt continues." : "The client did not see it."}`),
       ...reply.quoted.map((why) => el("p", { class: "why quotation" }, `A call was recognized as a quotation and sent as text: ${why}.`)),
     ];
