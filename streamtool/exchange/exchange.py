@@ -121,31 +121,18 @@ class Exchange:
         clock: Callable[[], float] | None = None,
         services: Services = NO_SERVICES,
         identity: str | None = None,
+        begun: tuple[Received, Plan] | None = None,
     ) -> None:
+        """Read the request and plan how to serve it, unless both are given in `begun`."""
         clock = clock or zero_clock
         self._record = RecordBuilder(clock)
-        received, plan = first_plan(
+        received, plan = begun or first_plan(
             receive(settings, client, body, headers, client=identity, memory=services.store),
             settings,
             client,
             capabilities=services.capabilities,
             templates=services.templates,
         )
-        self._begin(settings, client, received, plan, new_id=new_id, now=now, clock=clock, services=services)
-
-    def _begin(
-        self,
-        settings: Settings,
-        client: ClientProtocol,
-        received: Received,
-        plan: Plan,
-        *,
-        new_id: Callable[[str], str],
-        now: int,
-        clock: Callable[[], float],
-        services: Services,
-    ) -> None:
-        """Prepare for the first attempt to serve this request according to this plan."""
         self._settings = settings
         self._tokenizers = services.tokenizers
         self.received, self.plan = received, plan

@@ -26,7 +26,6 @@ from streamtool.exchange.interfaces import NO_SERVICES, ClientStore, Services, U
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.plan import Plan
 from streamtool.exchange.received import Received, receive
-from streamtool.exchange.record_builder import RecordBuilder
 from streamtool.prompting import ToolSearch
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.settings import Settings
@@ -434,16 +433,16 @@ class RepeatedExchange(Exchange):
         self._log = log
         self._ids = 0
         """Number of ids so far."""
-        self._record = RecordBuilder(clock)
-        self._begin(
+        super().__init__(
             origin.settings,
             origin.protocol,
-            origin.received(),
-            origin.plan,
+            b"",
+            (),
             new_id=self._next_id,
             now=origin.created,
             clock=clock,
             services=origin.services,
+            begun=(origin.received(), origin.plan),
         )
         self.listener = listener
 
