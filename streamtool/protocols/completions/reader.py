@@ -29,9 +29,12 @@ class ChoiceReader:
     def read(self, fields: JsonObject, events: Events) -> None:
         """Read one entry of `choices`, from a chunk or a whole reply."""
         text = fields.get("text")
-        if type(text) is str and text:
-            text = self._text.feed(text)
+        if type(text) is str:
+            # An empty piece is kept as well, because it is a token: a server withholds text that may become a stop
+            # sequence (llama.cpp: `process_token` of server-context.cpp). Not so the piece that only ends the reply.
             if text:
+                text = self._text.feed(text)
+            if text or fields.get("finish_reason") is None:
                 events.append(ReplyTextDelta(self.index, text))
 
     def close(self, events: Events, *, cut: bool) -> None:  # noqa: ARG002  truncated text is not treated differently
