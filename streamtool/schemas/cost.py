@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from attrs import define
 
-from statemachine.schema import MISSING, follow
+from statemachine.schema import MISSING, SchemaWalker, follow, properties
 from streamtool.core.json_value import Json
 
 NODES: Final = 20_000
@@ -30,6 +30,10 @@ NODES: Final = 20_000
 HEIGHT: Final = 48
 """Maximum number of nested subschemas at the same value."""
 PATTERNS: Final = 200
+NAMES_IN_ALTERNATIVES: Final = 100_000
+"""Maximum number of `properties` and `required` names in all alternatives together. A schema that several alternatives
+refer to counts once for each: jsonschema-rs reads its names each time, 100,000 of them in 15 to 30 ms.
+"""
 DEEPEST: Final = 128
 """Maximum number of levels in a document that is checked."""
 STACK: Final = 4_000
@@ -151,6 +155,9 @@ class _Graph:
         self._waiting: list[tuple[Json, int]] = []
         self._patterns = 0
         self._alternatives = False
+        self._walker = SchemaWalker(root)
+        self._names = 0
+        """Number of names in alternatives."""
 
     def cost(self) -> SchemaCost:
         """Read the entire schema and return its cost."""
@@ -195,7 +202,7 @@ class _Graph:
         for word in _SAME:
             if isinstance(ways := schema.get(word), list):
                 node.same += self._all(ways)
-        self._alternatives = self._alternatives or "anyOf" in schema or "oneOf" in schema
+        self._read_alternatives(schema)
         node.same += self._given(schema, *_SAME_ONE)
         for word in _MAPS:
             # The older `dependencies` may contain lists of names as well.
@@ -209,6 +216,17 @@ class _Graph:
         if self._patterns > PATTERNS:
             raise Unbounded
         return ((at, schema[word]) for word in _REFERENCES if isinstance(schema.get(word), str))
+
+    def _read_alternatives(self, schema: dict[str, Json]) -> None:
+        """Note whether the schema contains alternatives, and count the names in them."""
+        for word in ("anyOf", "oneOf"):
+            self._alternatives = self._alternatives or word in schema
+            ways = schema.get(word)
+            for way in map(self._walker.resolve, ways if isinstance(ways, list) else ()):
+                required = way.get("required")
+                self._names += len(properties(way)) + (len(required) if isinstance(required, list) else 0)
+                if self._names > NAMES_IN_ALTERNATIVES:
+                    raise Unbounded
 
     def _members(self, schema: dict[str, Json]) -> tuple[_Numbers, _Numbers]:
         one = self._all(_values(schema, "properties")) + self._given(schema, "additionalProperties")

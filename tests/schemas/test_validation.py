@@ -311,6 +311,7 @@ for _ in range(2000):
         chain(60, "anyOf"),
         DEEP,
         {"properties": {str(i): {} for i in range(30_000)}},
+        {"anyOf": [{"$ref": "#/$defs/d"}] * 400, "$defs": {"d": {"properties": {str(i): {} for i in range(300)}}}},
         {"description": "x" * 3_000_000},
         {"a": object()},
         {"a": "\ud800"},
