@@ -35,7 +35,7 @@ DEFAULT_LENGTH = 80
 
 _SCALARS: Final = frozenset(("string", "integer", "number", "boolean", "null"))
 _NOT_BY_NAME: Final = frozenset(("const", "enum", "anyOf", "oneOf", "nullable"))
-"""Keywords because of which the text of a type is not just the name of the type."""
+"""Keywords that change the text of a type."""
 
 _PLAIN = re.compile(r"[\w$.-]+\Z")
 _SENTENCE = re.compile(r"(.+?[.!?。！？])(?:\s|\Z)", re.DOTALL)
