@@ -333,13 +333,13 @@ class Withholding(Limited):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args, tokens=re.compile(r"</|<| ?\w{1,4}|[^\w\s<]{1,3}|\s+").findall)
 
-    def deltas(self, tokens: list[str]) -> list[str]:
+    def deltas(self, tokens: list[str], how: str) -> list[str]:
         out, before = [], ""
         for token in tokens:
             withheld = token == "<"
             out.append("" if withheld else before + token)
             before = token if withheld else ""
-        return [*out, before] if before else out
+        return [*out, before] if before and how != "reset" else out
 
 
 TAGS = "one</b> two</b> three</b> four</b> five</b> six</b> seven</b> eight</b> nine</b>"
@@ -350,13 +350,13 @@ SPECIAL = "".join(f'<|python_start|>[write_file(path="{name}")]<|python_end|>' f
 @each("text,format", [(XML, "auto"), (TAGS, "auto"), (SPECIAL, "pythonic")])
 async def test_a_withheld_token_counts_once(text, format):
     """Whether the tokenizer has a token for `<parameter`, `</` or `<|python_start|>`, the reply ends at the limit."""
-    for tokens in (Limited, Withholding):
-        size = len(tokens(COMPLETING, text).tokens(text))
-        for most in (size - 3, size - 2, size - 1, size):
-            expected, _ = await talk(tokens(COMPLETING, text), fields={"max_tokens": most}, resume=0, format=format)
-            for count in (9, size // 2, size - 8):
-                at = len("".join(tokens(COMPLETING, text).tokens(text)[:count]))
-                upstream = tokens(COMPLETING, text, Fault(at, "reset"))
+    for server in (Limited, Withholding):
+        tokens = server(COMPLETING, text).tokens(text)
+        withheld = [count for count, token in enumerate(tokens, 1) if token == "<" and count < len(tokens) - 4]
+        for most in range(len(tokens) - 3, len(tokens) + 1):
+            expected, _ = await talk(server(COMPLETING, text), fields={"max_tokens": most}, resume=0, format=format)
+            for count in (9, len(tokens) // 2, len(tokens) - 8, *withheld[-2:]):
+                upstream = server(COMPLETING, text, Fault(len("".join(tokens[:count])), "reset"))
                 got, _ = await talk(upstream, fields={"max_tokens": most}, format=format)
                 assert (seen(got), len(upstream.requests)) == (seen(expected), 2)
 

@@ -106,7 +106,7 @@ class Continuing:
         ends = {"reset": "die", "stall": "die", "hang": "die", "fin": "die", "broken": "stop"}.get(how, how)
         if fault is not None:
             pieces += self.tokens(fault.bad)
-        steps = tuple(SAYS[protocol_of(self.kind)](self.deltas([piece for piece in pieces if piece]), ends))
+        steps = tuple(SAYS[protocol_of(self.kind)](self.deltas([piece for piece in pieces if piece], how), ends))
         if how in ERRORS:
             steps = (*steps, Die(ERRORS[how]))  # type: ignore[assignment]
         if how == "hang":
@@ -114,8 +114,8 @@ class Continuing:
         media = "application/x-ndjson" if self.kind == "ollama" else "text/event-stream"
         return Script(steps, content_type=media)
 
-    def deltas(self, tokens: list[str]) -> list[str]:
-        """Return the deltas in which the server sends these tokens."""
+    def deltas(self, tokens: list[str], how: str) -> list[str]:
+        """Return the deltas in which the server sends these tokens of a reply that ends in this way."""
         return tokens
 
     def beginning(self, body: Mapping[str, Any]) -> str:

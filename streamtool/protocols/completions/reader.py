@@ -25,17 +25,25 @@ class ChoiceReader:
     buffered: int = 0
     """Always 0, because text is never buffered."""
     _text: wire.Joiner = Factory(wire.Joiner)
+    _withheld: int = 0
+    """Number of empty pieces before the next text, which contains their tokens: a server withholds a token that may begin
+    a stop sequence (`process_token` in llama.cpp's server).
+    """
 
     def read(self, fields: JsonObject, events: Events) -> None:
         """Read one entry of `choices`, from a chunk or a whole reply."""
         text = fields.get("text")
-        if type(text) is str:
-            # An empty piece is kept as well, because it is a token: a server withholds text that may become a stop
-            # sequence (llama.cpp: `process_token` of server-context.cpp). Not so the piece that only ends the reply.
-            if text:
-                text = self._text.feed(text)
-            if text or fields.get("finish_reason") is None:
-                events.append(ReplyTextDelta(self.index, text))
+        if type(text) is not str:
+            return
+        if text:
+            text = self._text.feed(text)
+        if text:
+            # One event for each token: a reply that is continued has to be counted.
+            events += [ReplyTextDelta(self.index, "")] * self._withheld
+            self._withheld = 0
+            events.append(ReplyTextDelta(self.index, text))
+        elif fields.get("finish_reason") is None:
+            self._withheld += 1
 
     def close(self, events: Events, *, cut: bool) -> None:  # noqa: ARG002  truncated text is not treated differently
         """End the choice."""
