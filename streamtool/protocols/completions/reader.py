@@ -26,8 +26,8 @@ class ChoiceReader:
     """Always 0, because text is never buffered."""
     _text: wire.Joiner = Factory(wire.Joiner)
     _withheld: int = 0
-    """Number of empty pieces before the next text, which contains their tokens: a server withholds a token that may begin
-    a stop sequence (`process_token` in llama.cpp's server).
+    """Number of empty pieces before the next text, which contains their tokens: a server withholds a token that may
+    begin a stop sequence (`process_token` in llama.cpp's server).
     """
 
     def read(self, fields: JsonObject, events: Events) -> None:
