@@ -112,6 +112,18 @@ def first_bytes() -> dict[str, Value]:
         return asyncio.run(measure(int(source.url.rpartition(":")[2])))
 
 
+def first_requests() -> dict[str, Value]:
+    """Measure the first two requests of a ready process, compared with its hundredth."""
+    import start
+    from common import median
+    from proxy import started
+
+    with started("upstream") as source, of_revision():
+        times = start.first_bytes(source.url)
+    last = median(times[-start.LAST :])
+    return {"first-request": Value(times[0] / last), "second-request": Value(times[1] / last)}
+
+
 def new_tools() -> dict[str, Value]:
     from common import CLIENTS, taking_turns
     from exchange import until_called
@@ -219,6 +231,7 @@ MEASUREMENTS: Final[Mapping[str, tuple[Callable[[], dict[str, Value]], bool, int
     "arguments": (whole_replies("arguments"), True, 3),
     "request": (requests, True, 3),
     "first": (first_bytes, True, 3),
+    "first requests": (first_requests, True, 5),
     "tools": (new_tools, False, 3),
     "parser": (parser, False, 1),
     "start-up": (start_up, True, 2),
@@ -261,6 +274,10 @@ REACHES: Final = (
     Reach("arguments", "the same with deltas of arguments", 0.5, BARE, "arguments"),
     Reach("request", "CPU per request: 20 tools, 13 messages, 3 deltas", 1.25, BARE, "request"),
     Reach("first", "added first byte, median, four of these requests at a time", 2.0, "ms", "first"),
+    Reach(
+        "first-request", "first request of a ready process, Claude Code's of 54 KB", 2, "× hundredth", "first requests"
+    ),
+    Reach("second-request", "second request", 2, "× hundredth", "first requests"),
     Reach("tools", "request with 50 new tools until the app is called", 1.5, "ms", "tools"),
     Reach("records", "JSON records in small deltas", 12, "u", "parser", 1),
     Reach("marked", "marked parameters, a whole value at once, per character", 0.06, "u", "parser", 3),
