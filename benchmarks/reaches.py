@@ -7,9 +7,10 @@ measured in the same process at the same time. With `--before`, the same code me
 checked out into a temporary folder; the two revisions take turns, and the medians of the rounds are printed. A dash
 means that the code does not run on that revision. Another Python is measured by starting the command with it.
 
-`bound` is what the necessary work alone costs in Python, measured in the same run: one search and one event for text,
-one search and the escaping for a value, importing the parser's modules and compiling the regular expressions of an
-opener for a new process, and the smallest program with typer for a command. `--list` prints the names of the rows.
+`bound` is what the necessary work alone costs in Python, measured in the same run: a proxy that does nothing else
+(`peers.with_necessary`), one search and one event for text, one search and the escaping for a value, importing the
+parser's modules and compiling the regular expressions of an opener for a new process, and the smallest program with
+typer for a command. `--list` prints the names of the rows.
 """
 
 import argparse
@@ -72,7 +73,8 @@ def whole_replies(kind: str) -> Callable[[], dict[str, Value]]:
 
         with of_revision():
             [[bare, ours]] = uvloop.run(whole([f"httpx/{kind}", f"streamtool/{kind}"], STREAMS, 1))
-        return {kind: Value(ours / bare)}
+        [[again, least]] = uvloop.run(whole([f"httpx/{kind}", f"necessary/{kind}"], STREAMS, 1))
+        return {kind: Value(ours / bare, least / again)}
 
     return measure
 
@@ -82,9 +84,11 @@ def requests() -> dict[str, Value]:
     from common import median
     from proxy import started
 
-    with started("upstream") as source, of_revision():
-        rounds = asyncio.run(request._rounds(source.url, 5, 60))
-    return {"request": Value(median(one.ours / one.bare for one in rounds))}
+    with started("upstream") as source:
+        with of_revision():
+            rounds = asyncio.run(request._rounds(source.url, 5, 60))
+        least = asyncio.run(request._rounds(source.url, 5, 60, "necessary"))
+    return {"request": Value(*(median(one.ours / one.bare for one in found) for found in (rounds, least)))}
 
 
 def first_bytes() -> dict[str, Value]:
@@ -96,8 +100,8 @@ def first_bytes() -> dict[str, Value]:
 
     body = request.asked()
 
-    async def measure(port: int) -> dict[str, Value]:
-        async with proxy("httpx", port) as bare, proxy("streamtool", port) as ours:
+    async def measure(port: int, name: str) -> float:
+        async with proxy("httpx", port) as bare, proxy(name, port) as ours:
             found: dict[Proxied, list[float]] = {bare: [], ours: []}
             with ThreadPoolExecutor(AT_ONCE) as threads:
                 for turn, (served, times) in itertools.product(range(WARM + TURNS), found.items()):
@@ -106,10 +110,13 @@ def first_bytes() -> dict[str, Value]:
                     if turn >= WARM:
                         times.extend(firsts)
                     time.sleep(PAUSE)  # noqa: ASYNC251  nothing else runs on this loop
-        return {"first": Value(median(found[ours]) - median(found[bare]))}
+        return median(found[ours]) - median(found[bare])
 
-    with started("upstream") as source, of_revision():
-        return asyncio.run(measure(int(source.url.rpartition(":")[2])))
+    with started("upstream") as source:
+        port = int(source.url.rpartition(":")[2])
+        with of_revision():
+            value = asyncio.run(measure(port, "streamtool"))
+        return {"first": Value(value, asyncio.run(measure(port, "necessary")))}
 
 
 def first_requests() -> dict[str, Value]:
