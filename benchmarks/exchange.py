@@ -33,7 +33,7 @@ from common import (
 from statemachine import Parser, precompile
 from streamtool import ToolMiddleware
 from streamtool.bench import unit
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings, UpstreamSettings
 

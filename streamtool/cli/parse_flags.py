@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
+from streamtool.cli.common import read_formats
 from streamtool.cli.exit_codes import DONE
 from streamtool.core.errors import SettingsError
 
@@ -62,7 +63,8 @@ def run(flags: ParseFlags) -> int:
     if flags.field is None and not wants_records(named):
         if flags.tools_field or flags.jobs or flags.output or flags.resume:
             raise SettingsError("--tools-field, --jobs, --output and --resume apply only to records: add --field")
-        run_parse(named[0], tools, formats, delta, flags.prefix, as_json=flags.as_json)
+        names = None if formats is None else read_formats(formats)
+        run_parse(named[0], tools, names, delta, flags.prefix, as_json=flags.as_json)
         return DONE
     from streamtool.cli.batch import run as run_batch  # noqa: PLC0415
 

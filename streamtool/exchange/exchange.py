@@ -49,19 +49,13 @@ from streamtool.core.reply import (
 from streamtool.exchange.broken_calls import BrokenCall
 from streamtool.exchange.choices import Choices
 from streamtool.exchange.error_response import attribute, is_misdirected
-from streamtool.exchange.interfaces import (
-    NO_SERVICES,
-    NearCall,
-    Record,
-    ResponseHead,
-    Services,
-    UpstreamRequest,
-)
+from streamtool.exchange.interfaces import NO_SERVICES, ResponseHead, Services, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.near_calls import find_near_call, may_find_near_call
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.plan import Plan, Refusal, first_plan, known_of, next_plan
 from streamtool.exchange.received import receive
+from streamtool.exchange.record import NearCall, Record
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
