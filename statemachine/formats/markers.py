@@ -221,7 +221,10 @@ class Markers(Generic[T]):
                 for atom in way:
                     if node.group:
                         raise ValueError(f"the marker {marker!r} begins with another marker in the set")
-                    node = node.next.setdefault(atom, MarkerNode())
+                    child = node.next.get(atom)
+                    if child is None:
+                        child = node.next[atom] = MarkerNode()
+                    node = child
                 if node.group or node.next:
                     raise ValueError(f"the marker {marker!r} is already in the set, or is a prefix of another marker")
                 node.group = 1

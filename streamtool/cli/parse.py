@@ -21,6 +21,7 @@ from statemachine import (
     TextDelta,
 )
 from streamtool.cli.common import Screen, open_source, print_error, quoted, read_tools
+from streamtool.cli.garbage import gc_disabled
 from streamtool.core.json_value import json_line
 from streamtool.exchange.near_calls import EXAMINED
 from streamtool.observe.parser_events import event_as_json
@@ -39,7 +40,8 @@ def run(
 ) -> None:
     """Parse `file` and print the events. Raises SettingsError for invalid or unreadable input."""
     offered = None if tools is None else read_tools(tools)
-    parser = Parser(offered, formats=formats, prefix=prefix)
+    with gc_disabled():
+        parser = Parser(offered, formats=formats, prefix=prefix)
     screen = Screen()
     kept = _VerdictInput()
     hinted = not file.endswith(RECORDS)

@@ -6,6 +6,7 @@ from attrs import frozen
 
 from streamtool.cli.common import read_formats
 from streamtool.cli.exit_codes import DONE
+from streamtool.cli.garbage import gc_disabled
 from streamtool.core.errors import SettingsError
 
 
@@ -57,8 +58,9 @@ def run(flags: ParseFlags) -> int:
         if tools is not None or formats is not None:
             raise SettingsError("--replay uses the tools and formats of the recording: omit --tools and --formats")
         return run_replay(flags.replay, as_json=flags.as_json)
-    from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  imported on demand
-    from streamtool.cli.parse import wants_records  # noqa: PLC0415
+    with gc_disabled():
+        from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  imported on demand
+        from streamtool.cli.parse import wants_records  # noqa: PLC0415
 
     if flags.field is None and not wants_records(named):
         if flags.tools_field or flags.jobs or flags.output or flags.resume:
