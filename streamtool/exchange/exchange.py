@@ -138,7 +138,7 @@ class Exchange:
             new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
         )
-        self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, tuple(rules.callable))
+        self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, rules.callable.keys())
         self._decoded = 0
         """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
@@ -291,7 +291,7 @@ class Exchange:
             self._upstream = UpstreamResponse(
                 self.plan.upstream,
                 self.conversation.options.n,
-                tuple(self._choices.rules.callable),
+                self._choices.rules.callable.keys(),
                 self._resuming.pending,
                 self._continued,
             )
