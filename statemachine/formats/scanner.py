@@ -480,8 +480,8 @@ class Scanners:
         self._made: dict[tuple[bool, bool, bool], Scanner] = {}
         self.before_text = self.get(first=True, fresh=True)
         """Scanner to use while reasoning may open."""
-        self.after_text = self.get()
-        """Scanner to use after that, as long as no wrapper is open."""
+        self.after_text: Scanner | None = None
+        """Scanner to use after that, as long as no wrapper is open; None before its first use."""
 
     def get(self, *, first: bool = False, fresh: bool = False, closers: bool = False) -> Scanner:
         """Return the scanner for text.
