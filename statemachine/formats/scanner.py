@@ -68,7 +68,7 @@ def plain_object(keys: Keys) -> tuple[str, str, str]:
     return rf'{members}"(?!(?:{names})")[^"\\\x00-\x1f]*+"', small_object, begun
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Scanner:
     """Tables for reading text: the runs extend to the next position where something may begin, and `at` identifies what
     begins there.
@@ -143,7 +143,7 @@ HELD_NEWLINES = rf"{LINES}{{1,{MAX_NEWLINES // 2}}}+"
 """Newlines that may precede an opener."""
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ObjectRuns:
     """Runs of text for an object that is not a call and arrives in pieces, as long as none of its containers contains
     another.
@@ -344,7 +344,7 @@ def other_tag(at: Markers[Marked], special: str) -> str:
     return rf"{closing}|<(?![{''.join(heads)}]){NAMESPACE[0]}{NAMESPACE[1]}[^\w.:\-{special}]"
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Closers:
     """Closers that may occur in text."""
 
