@@ -43,6 +43,8 @@ ENDED = {
 }
 """Commands that run to completion, and their targets in CPU seconds."""
 TYPER = """
+import gc
+gc.disable()
 import typer
 app = typer.Typer(rich_markup_mode=None)
 @app.command()

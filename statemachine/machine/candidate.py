@@ -36,7 +36,7 @@ class ArgumentsState:
         return None if self.open_value or not self.begun else self.json.missing()
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class StrayMember:
     """Member of an envelope that may turn out to be an argument."""
 
