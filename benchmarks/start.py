@@ -52,7 +52,9 @@ def parse(file: str) -> None:
     exec({0!r})
 app()
 """
-"""The smallest program with a command line of the same library. Its command runs the inserted code."""
+"""The smallest program with a command line of the same library, without garbage collection; its command runs the
+inserted code.
+"""
 _COMPILED = f"""
 import json, re._compiler as compiler
 found, original = [], compiler.compile
