@@ -31,7 +31,7 @@ from exchange import settings
 from request import asked
 
 from streamtool.bench import Smallest, Workload, pieces, start_parser, workloads
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.observe.ring import Ring
 from streamtool.prompting import project
 from streamtool.protocols.registry import client_protocol

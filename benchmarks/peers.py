@@ -339,7 +339,7 @@ def with_necessary(url: str) -> Any:
 def with_exchange(url: str) -> Any:
     """Return an app that passes the reply of streamtool's upstream through an exchange, without the middleware."""
     from statemachine import precompile
-    from streamtool.exchange import Exchange
+    from streamtool.exchange.exchange import Exchange
     from streamtool.protocols.registry import client_protocol
     from streamtool.settings import Settings, UpstreamSettings
 

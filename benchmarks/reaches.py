@@ -9,8 +9,9 @@ means that the code does not run on that revision. Another Python is measured by
 
 `bound` is what the necessary work alone costs in Python, measured in the same run: a proxy that does nothing else
 (`peers.with_necessary`), one search and one event for text, one search and the escaping for a value, importing the
-parser's modules and compiling the regular expressions of an opener for a new process, and the smallest program with
-typer for a command. `--list` prints the names of the rows.
+parser's modules and compiling the regular expressions of an opener for a new process, the smallest program with typer
+for a command, and two tasks that attend to the client and the texts to repeat for an open stream. `--list` prints the
+names of the rows.
 """
 
 import argparse
@@ -147,7 +148,8 @@ def middleware_memory() -> dict[str, Value]:
         warm()
     bare = held("chat", "text", 50, wrapped=False)
     sizes = [held(client, kind, 50, wrapped=True) - bare for kind, client in itertools.product(KINDS, CLIENTS)]
-    return {"memory": Value(max(sizes) / 1024)}
+    bound = held("chat", "arguments", 50, wrapped=False, necessary=True) - bare
+    return {"memory": Value(max(sizes) / 1024, bound / 1024)}
 
 
 def at_once(work: "Workload") -> float:

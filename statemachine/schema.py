@@ -12,11 +12,11 @@ Supported keywords, as defined by JSON Schema 2020-12: `type` (a string or a lis
 `nullable`.
 """
 
+import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import length_hint
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote
 
 from statemachine.names import spelling_of
 
@@ -61,7 +61,7 @@ def follow(reference: str, root: object) -> object:
         return MISSING
     found = root
     for step in reference[2:].split("/"):
-        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        name = _unescaped(step)
         if isinstance(found, Mapping) and name in found:
             found = found[name]
         elif isinstance(found, list) and name.isdecimal() and len(name) < 8 and int(name) < len(found):
@@ -69,6 +69,17 @@ def follow(reference: str, root: object) -> object:
         else:
             return MISSING
     return found
+
+
+def _unescaped(step: str) -> str:
+    """Return a step of a reference without its escapes. `urllib.parse` does the same, but takes 2 ms to import."""
+    if "%" in step:
+        step = re.sub(r"(?:%[0-9A-Fa-f]{2})+", lambda found: _decoded(found[0]), step)
+    return step.replace("~1", "/").replace("~0", "~")
+
+
+def _decoded(escapes: str) -> str:
+    return bytes.fromhex(escapes.replace("%", "")).decode("utf-8", "replace")
 
 
 class SchemaWalker:

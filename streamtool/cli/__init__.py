@@ -7,6 +7,8 @@ them, so that a missing extra is reported in one clear sentence; `bare` runs wha
 
 from collections.abc import Sequence
 
+from streamtool.cli.garbage import gc_disabled
+
 __all__ = ["main"]
 
 
@@ -16,9 +18,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     `argv` defaults to the arguments of this process.
     """
     try:
-        from streamtool.cli.app import run  # noqa: PLC0415  needs the extra
+        with gc_disabled():  # until a command runs, which may take long
+            from streamtool.cli.app import run  # noqa: PLC0415  needs the extra
 
-        return run(argv)
+            return run(argv)
     except ModuleNotFoundError as error:
         from streamtool.cli import bare  # noqa: PLC0415
 

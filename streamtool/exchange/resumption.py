@@ -26,8 +26,8 @@ from streamtool.core.reply import (
     UsageReport,
 )
 from streamtool.exchange.broken_calls import BrokenCall
-from streamtool.exchange.interfaces import Interruption
 from streamtool.exchange.plan import Plan
+from streamtool.exchange.record import Interruption
 from streamtool.filters import ChoiceFilter
 from streamtool.forcing import (
     ANY_TEXT,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.core.json_value import Json, json_line
-from streamtool.exchange import NearCall, Record
+from streamtool.exchange.record import NearCall, Record
 from streamtool.observe.printable import code_word, loggable_message, printable
 from streamtool.observe.verdicts import ExchangeVerdict, verdict, verdict_of_error
 from streamtool.policy import FAILURES, TOOL_SEARCH

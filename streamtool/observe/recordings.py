@@ -21,7 +21,10 @@ from typing import Final
 import statemachine
 from streamtool.core.errors import SettingsError
 from streamtool.core.reply import ReplyEvent
-from streamtool.exchange import Exchange, FedText, ObservedParser, ParserOptions, Record, UpstreamRequest
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import UpstreamRequest
+from streamtool.exchange.listener import FedText, ObservedParser, ParserOptions
+from streamtool.exchange.record import Record
 from streamtool.observe import lines
 from streamtool.protocols.shared.wire import encode
 

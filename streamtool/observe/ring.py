@@ -15,7 +15,10 @@ from attrs import evolve, frozen
 import statemachine
 from streamtool.core.json_value import Json
 from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallStart, ReplyEvent
-from streamtool.exchange import Exchange, FedText, ObservedParser, ParserOptions, Record, UpstreamRequest
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import UpstreamRequest
+from streamtool.exchange.listener import FedText, ObservedParser, ParserOptions
+from streamtool.exchange.record import Record
 from streamtool.filters import NullParser
 from streamtool.observe import lines
 from streamtool.observe.lines import Line

@@ -23,7 +23,8 @@ from typing import Any, Final
 from attrs import frozen
 
 from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
-from streamtool.exchange import Exchange, Services, UpstreamRequest
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import Services, UpstreamRequest
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.responses.background import events_key, journal_key, lease_key
 from streamtool.protocols.responses.response import contains_tool_keys

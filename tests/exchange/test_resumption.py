@@ -14,7 +14,7 @@ from support.sweeps import alternating, each
 
 from statemachine import Call
 from statemachine import write as write_calls
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.forcing.continuation import rest_grammar
 from streamtool.middleware import ToolMiddleware
 from streamtool.testing import Hold, Script, ScriptedUpstream, stream_asgi

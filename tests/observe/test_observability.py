@@ -21,7 +21,7 @@ from support.scripted_replies import ANNOUNCED, BLOCKED, CALL, COMPLETE, DENIED,
 from support.servers import uvicorn_server, wait_for
 
 from streamtool.core.errors import SettingsError, UpstreamError
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.observe.logs import JsonFormatter, TextFormatter, printable
 from streamtool.observe.metrics import Metrics

@@ -15,8 +15,8 @@ from statemachine import FORMATS, Parser
 from streamtool.core import errors
 from streamtool.core.errors import StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.core.reply import Reason, Usage
-from streamtool.exchange import find_near_call
-from streamtool.exchange.interfaces import ExchangeOutcome, Interruption, NearCall, NearCallCause, PromptCut
+from streamtool.exchange.near_calls import find_near_call
+from streamtool.exchange.record import ExchangeOutcome, Interruption, NearCall, NearCallCause, PromptCut
 from streamtool.observe import verdicts
 from streamtool.observe.verdict_facts import CAUSES, DECLINED, DISCARDS
 from streamtool.observe.verdicts import NOTES, ROWS, verdict, verdict_of_error, verdict_of_text

@@ -15,7 +15,7 @@ from support.protocol_validators import VALIDATORS
 from support.validators import assert_valid
 
 from streamtool.core.errors import UpstreamError, UpstreamTimeout
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.models.engines import ENGINES, FoundEngine
 from streamtool.settings import Settings
