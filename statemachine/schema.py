@@ -36,8 +36,9 @@ MAX_TYPED_PARTS = 10_000
 MAX_PARTS = 1000
 """Maximum number of subschemas to read in one lookup of a member, and to copy in total."""
 MAX_LOOKUP_PARTS = 5_000
-"""Maximum number of subschemas to read in all lookups of members and names, not counting the first one of each. None of
-3,157 tools of agents and of BFCL needs any, and three hundred alternatives with eleven members need 3,600.
+"""Maximum number of subschemas to read in all lookups of members and names, not counting the first one of each, which
+has been reached by references. None of 3,157 tools of agents and of BFCL needs any, and three hundred alternatives with
+eleven members need 3,600.
 """
 MAX_CACHED_MEMBERS = 256
 """Maximum number of members that a node caches."""
@@ -238,6 +239,7 @@ class SchemaWalker:
         """Return the subschema for the member `key` of an object or, without a key, for the items of an array. Return
         None if the schema does not contain such a subschema.
         """
+        schema = self._target(schema)
         known = self._parts.get((id(schema), key))
         if known is None:
             before = self._left
@@ -245,6 +247,15 @@ class SchemaWalker:
             if self._left < before:  # a lookup in a single subschema costs as much as the cache, whose size this limits
                 self._parts[id(schema), key] = known
         return known[1]
+
+    def _target(self, schema: object) -> object:
+        """Return the end of a chain of references, without the keywords next to the references."""
+        for _ in range(MAX_DEPTH):
+            reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+            if not isinstance(reference, str):
+                break
+            schema = follow(reference, self.root)
+        return schema
 
     def _look_up(self, look_up: Callable[[Iterator[int]], T]) -> T:
         """Return the result of a lookup, which takes one of the given numbers for each subschema that it reads."""
@@ -272,6 +283,7 @@ class SchemaWalker:
         """Return the names of all members that a schema declares, in whichever alternative, or None if the members may
         have other names, too.
         """
+        schema = self._target(schema)
         known = self._names.get(id(schema))
         if known is None:
             known = self._names[id(schema)] = schema, self._look_up(lambda left: self._all_names(schema, left))

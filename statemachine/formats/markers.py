@@ -212,13 +212,15 @@ def _by_pattern(
 class Markers(Generic[T]):
     """Set of markers, each associated with a value.
 
+    With `shortest`, a marker that begins with another one is left out.
+
     Raises:
-        ValueError: two markers are equal, or one begins with another.
+        ValueError: without `shortest`, two markers are equal, or one begins with another.
     """
 
     __slots__ = ("_ambiguous", "_whole", "root", "values")
 
-    def __init__(self, markers: Iterable[tuple[str, T]], *, any_case: bool = False) -> None:
+    def __init__(self, markers: Iterable[tuple[str, T]], *, any_case: bool = False, shortest: bool = False) -> None:
         self.root = MarkerNode()
         by_node: dict[MarkerNode, T] = {}
         for marker, value in markers:
@@ -226,15 +228,17 @@ class Markers(Generic[T]):
                 node = self.root
                 for atom in way:
                     if node.group:
-                        raise ValueError(f"the marker {marker!r} begins with another marker in the set")
+                        break
                     child = node.next.get(atom)
                     if child is None:
                         child = node.next[atom] = MarkerNode()
                     node = child
-                if node.group or node.next:
-                    raise ValueError(f"the marker {marker!r} is already in the set, or is a prefix of another marker")
-                node.group = 1
-                by_node[node] = value
+                if not shortest and (node.group or node.next):
+                    raise ValueError(f"the marker {marker!r} is in the set, or begins like another marker in it")
+                if not node.group:
+                    node.group = 1
+                    node.next.clear()
+                    by_node[node] = value
         # Groups are numbered in the order of the finished expression, so the values are sorted the same way.
         self.values: list[T] = [by_node[node] for node in end_nodes(self.root)]
         self._whole: Callable[[str, int], Match[str] | None] = self._first_match

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Generator
+from functools import lru_cache
 
 from statemachine import bodies
 from statemachine.bodies import envelope as envelope_body
@@ -117,17 +118,21 @@ def child_after_noise(machine: Machine, wrapper: Opener) -> Generator[None, None
 
 def repeated_opener(machine: Machine, opener: Opener) -> Generator[None, None, int]:
     """Return the length of the same opener if it follows again, or 0."""
-    reader, markers = machine.reader, machine.tables.line if opener.line else scanner_of(machine).at
+    reader, marker = machine.reader, only_marker(opener.literal, any_case=opener.line)
     while reader.at < len(reader.text) or not reader.ended:
-        found = markers.match(reader.text, reader.at)
+        found = marker.match(reader.text, reader.at)
         if found is None:
             return 0
         if found.lastindex:
-            value = markers.values[found.lastindex - 1]
-            again = isinstance(value, Opener) and value.literal == opener.literal
-            return found.end() - reader.at if again else 0
+            return found.end() - reader.at
         yield
     return 0
+
+
+@lru_cache(maxsize=256)
+def only_marker(literal: str, *, any_case: bool) -> Markers[bool]:
+    """Return a set with a single marker."""
+    return Markers([(literal, True)], any_case=any_case)
 
 
 def skip_fence(machine: Machine, *, repaired: bool) -> Grammar:

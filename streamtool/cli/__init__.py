@@ -6,8 +6,9 @@ them, so that a missing extra is reported in one clear sentence; `bare` runs wha
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
-from streamtool.cli.garbage import gc_disabled
+from streamtool.cli.garbage import gc_disabled_until_command
 
 __all__ = ["main"]
 
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     `argv` defaults to the arguments of this process.
     """
     try:
-        with gc_disabled():  # until a command runs, which may take long
+        with gc_disabled_until_command() if argv is None else nullcontext():
             from streamtool.cli.app import run  # noqa: PLC0415  needs the extra
 
             return run(argv)

@@ -61,28 +61,39 @@ class Collector:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disable garbage collection while modules are imported and tables are compiled. Their objects are permanent, so
-    they are not scanned later either, not even when the process ends. Scanning them would take a tenth of the startup
-    time.
+    """Disable garbage collection while modules are imported and tables are compiled. Their objects are permanent, and
+    scanning them would take a tenth of the startup time.
     """
     was = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         if was:
             gc.enable()
 
 
 @contextmanager
-def gc_enabled() -> Iterator[None]:
-    """Enable garbage collection in a block within `gc_disabled`, for objects that are created in it."""
-    was = gc.isenabled()
+def gc_disabled_until_command() -> Iterator[None]:
+    """Disable garbage collection until a command runs in this block (`gc_enabled_for_command`). The process ends after
+    the block, and nothing is scanned then.
+    """
+    with gc_disabled():
+        try:
+            yield
+        finally:
+            gc.freeze()
+
+
+@contextmanager
+def gc_enabled_for_command() -> Iterator[None]:
+    """Enable garbage collection for what a command creates, if it has been disabled until now."""
+    if gc.isenabled():
+        yield
+        return
     gc.freeze()
     gc.enable()
     try:
         yield
     finally:
-        if not was:
-            gc.disable()
+        gc.disable()

@@ -7,7 +7,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand
 
-from streamtool.cli.garbage import gc_enabled
+from streamtool.cli.garbage import gc_enabled_for_command
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Try": ("demo", "parse", "formats"),
@@ -34,7 +34,7 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Its arguments have been read, which imports further modules."""
-        with gc_enabled():
+        with gc_enabled_for_command():
             return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

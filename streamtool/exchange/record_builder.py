@@ -104,6 +104,9 @@ class RecordBuilder:
         found = Counter[str]()
         for choice in choices:
             found.update(choice.tally.formats)
+        if self.error is not None:
+            # Records are kept, and the frames of a traceback contain the client's headers.
+            self.error.__traceback__ = self.error.__cause__ = self.error.__context__ = None
         return Record(
             request_id=response.headers.request_id,
             protocol=conversation.protocol,

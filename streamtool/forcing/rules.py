@@ -221,9 +221,12 @@ def _required_answer_form(conversation: Conversation, settings: Settings) -> Ans
 
 
 def _callable_tools(conversation: Conversation, settings: Settings) -> CallableTools:
-    """Return the tools that may be called. Requests with the same tools share them."""
+    """Return the tools that may be called. Requests with the same tools share them; without tools, they depend on the
+    history.
+    """
     names, offered = conversation.choice.names, conversation.raw.get("tools")
-    shared = offered if type(offered) is SharedList and not (names or settings.checks_arguments) else None
+    may_share = conversation.tools and not (names or settings.checks_arguments)
+    shared = offered if type(offered) is SharedList and may_share else None
     key = ("callable", settings.tool_names)
     if shared is not None:
         known: tuple[tuple[Tool, ...], CallableTools] | None = shared.made.get(key)

@@ -333,6 +333,19 @@ async def test_the_text_of_an_upstream_error_reaches_only_the_client(tools, logg
 
 
 @both
+async def test_the_error_of_a_record_refers_to_no_frames():
+    """They contain the client's headers, and a record may be kept for long."""
+    records: list[Record] = []
+    cut = Script((*said("chat", "Well").steps[:-3], Die(UpstreamError("the upstream at u fell silent"))))
+    app = ToolMiddleware(ScriptedUpstream(cut), app_protocol="chat", on_exchange=records.append)
+    async with stream_asgi(app, body=json.dumps(write("chat", ASK)).encode()) as stream:
+        await stream.body()
+    error = records[0].error
+    assert error is not None
+    assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
+
+
+@both
 async def test_our_own_error_messages_are_logged(logged):
     cut = Script((*said("chat", "Well").steps[:-3], Die(UpstreamError("the upstream at u fell silent"))))
     seen = Seen(ScriptedUpstream(cut))

@@ -234,6 +234,15 @@ def test_all_lookups_together_read_a_bounded_number_of_subschemas(monkeypatch):
     assert MAX_LOOKUP_PARTS < reads < 2 * MAX_LOOKUP_PARTS
 
 
+def test_members_that_need_no_alternatives_are_found_however_many_there_are():
+    defs = {"M": {"additionalProperties": {"type": "integer"}}, "O": {"properties": {"n": {"type": "null"}}}}
+    declared = {name: {"$ref": f"#/$defs/{name}"} for name in defs}
+    node = described_node({"properties": declared, "$defs": defs})
+    for number in range(MAX_LOOKUP_PARTS + 1):
+        assert node.member("M").member(f"k{number}").types == {"integer"}
+    assert node.member("O").member("n").types == {"null"}
+
+
 def test_a_lookup_is_cached_for_all_values_with_the_same_subschema():
     """A map may have more entries than lookups in alternatives are allowed."""
     ways = [{"type": "object", "properties": {"n": {"type": "integer"}, word: {}}} for word in "ab"]
