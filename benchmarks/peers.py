@@ -278,7 +278,8 @@ def with_necessary(url: str) -> Any:
 
     For a request: decode it, describe its tools in the prompt (the same tools only once), rewrite the calls and results
     of the history as text, and encode it. For a delta: find its text, search for an opener, and forward the event, or
-    turn its text into arguments. There are no limits, errors, retries, records, or other formats and protocols.
+    turn its text into arguments. It ignores limits, errors, retries, records, other formats and protocols, and the end
+    of a call.
     """
     import msgspec
 

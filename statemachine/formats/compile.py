@@ -118,7 +118,7 @@ class FormatTables:
         )
 
     def check(self) -> None:
-        """Raise ValueError if the formats cannot be told apart."""
+        """Raise ValueError if the formats cannot be distinguished."""
         self.scanners.get()
 
     def precompile(self) -> None:
@@ -242,7 +242,7 @@ def begin_alike(one: Format, other: Format) -> bool:
 
 
 def are_distinct(names: tuple[str, ...], form: Format) -> bool:
-    """Return whether the markers of a format can be told apart from those of rows of the table."""
+    """Return whether the markers of a format can be distinguished from those of rows of the table."""
     try:
         FormatTables((*map(FORMATS.__getitem__, names), form), ()).check()
     except ValueError:

@@ -144,16 +144,14 @@ def _sum_by_name(pairs: Iterable[tuple[str, int]]) -> Iterable[tuple[str, int]]:
     return summed.items()
 
 
-def summarize(record: Record, told: str, *, contents: bool = False) -> str:
-    """Return a one-line summary of the exchange, without a warning or an error message that its verdict, `told`,
-    quotes.
-    """
+def summarize(record: Record, verdict_text: str, *, contents: bool = False) -> str:
+    """Return a one-line summary of the exchange, without a warning or an error message that its verdict quotes."""
     said = [_served(record)]
     if record.dropped:
         more = len(record.dropped) - _TOLD
         notes = [printable(note) for note in record.dropped[:_TOLD]] + ([f"{more} more"] if more > 0 else [])
         said.append(f"left out or repaired: {', '.join(notes)}")
-    if record.warning and record.warning not in told:
+    if record.warning and record.warning not in verdict_text:
         said.append(record.warning)
     if record.quoted:
         said.append(f"quoted: {', '.join(f'{count} {why}' for why, count in record.quoted)}")
@@ -172,7 +170,7 @@ def summarize(record: Record, told: str, *, contents: bool = False) -> str:
         said.append("cut off")
     if record.error is not None:
         message = loggable_message(record.error, contents=contents)
-        said.append("failed" if message in told else f"failed: {message}")
+        said.append("failed" if message in verdict_text else f"failed: {message}")
     if record.client:
         said.append(f"client {printable(record.client)}")
     return f"{', '.join(said)} ({record.seconds:.2f} s)"
