@@ -8,11 +8,13 @@ in the same run: decode the event, feed the parser, encode one JSON string, join
 
 import asyncio
 import itertools
+import re
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import anyio
 import msgspec
 from common import (
     CLIENTS,
@@ -33,7 +35,7 @@ from common import (
 from statemachine import Parser, precompile
 from streamtool import ToolMiddleware
 from streamtool.bench import unit
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings, UpstreamSettings
 
@@ -226,10 +228,48 @@ def until_called(client: str, tools: int, *, known: bool) -> Callable[[], float]
     return lambda: asyncio.run(some())
 
 
-def held(client: str, kind: str, tools: int, *, wrapped: bool) -> float:
-    """Return the memory per stream in bytes, with many open streams, after FEW deltas."""
+class Necessary:
+    """An ASGI app that attends to a client like the middleware: one task waits for the client to disconnect, and
+    another one for silence. It keeps the model's text, which a continuation needs, and once more the arguments, which
+    some protocols repeat at the end of the call.
+    """
+
+    def __init__(self, app: Any, kind: str) -> None:
+        self.app = app
+        self.copies = 2 if kind == "arguments" else 1
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        first = await receive()
+        over = anyio.Event()
+        kept = [bytearray() for _ in range(self.copies)]
+
+        async def body() -> Any:
+            return first
+
+        async def keep(message: Any) -> None:
+            for text in _CONTENT.findall(message.get("body", b"")):
+                for buffer in kept:
+                    buffer.extend(text)
+            await send(message)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receive)
+            tasks.start_soon(over.wait)
+            await self.app(scope, body, keep)
+            tasks.cancel_scope.cancel()
+
+
+_CONTENT = re.compile(rb'"content":\s*"((?:[^"\\]|\\.)*)"')
+
+
+def held(client: str, kind: str, tools: int, *, wrapped: bool, necessary: bool = False) -> float:
+    """Return the memory per stream in bytes, with many open streams, after FEW deltas: with the app alone, with
+    the middleware around it, or with the `necessary` work around it.
+    """
     upstream = Upstream(opening("chat", kind), deltas("chat", kind, FEW))
     app: Any = ToolMiddleware(upstream, app_protocol="chat") if wrapped else upstream
+    if necessary:
+        app = Necessary(upstream, kind)
 
     async def run() -> float:
         await call(app, client, request(client, tools))  # create everything that the streams share

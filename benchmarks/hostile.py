@@ -23,7 +23,7 @@ from common import CLIENTS, Row, Table
 
 from streamtool.cli.garbage import Collector
 from streamtool.core.errors import RequestError
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings

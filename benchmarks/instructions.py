@@ -33,7 +33,8 @@ from exchange import settings
 from request import asked
 
 from streamtool.bench import Smallest, Workload, pieces, start_parser, workloads
-from streamtool.exchange import Exchange, RecordedExchange
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.inputs import RecordedExchange
 from streamtool.observe.ring import Ring
 from streamtool.prompting import project
 from streamtool.protocols.registry import client_protocol

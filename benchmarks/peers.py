@@ -1,13 +1,15 @@
 """The proxies that streamtool is compared with: `peers.py NAME DESCRIPTOR URL` serves one on that socket.
 
 Each proxy is an ASGI app under uvicorn that copies bytes. The exceptions are the `PROTOCOLS`, event loop protocols
-without a server, and the last `LAYERS`, which already contain parts of streamtool.
+without a server; the last `LAYERS`, which already contain parts of streamtool; and `with_necessary`.
 """
 
 import asyncio
+import re
 import socket
 import sys
-from typing import Any
+from json.encoder import encode_basestring
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 
@@ -264,10 +266,81 @@ def with_upstream(url: str) -> Any:
     return app
 
 
+_EVENT: Final = re.compile(rb'data: \{[^"]*"id[^\n]*?"delta": ?\{"content": ?"((?:[^"\\]|\\.)*+)"\}[^\n]*\n\n').match
+_OPENER: Final = re.compile(r"[<\[{`@|\u2581]").search
+_CALL: Final = re.compile(r'<tool_call>\{"name": "(\w+)", "arguments": ').match
+_VALUE: Final = re.compile(r"""[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+""").match
+_WHOLE: Final = b'data: {"id": "x", "choices": [{"index": 0, "delta": {"tool_calls": [%b]}}]}\n\n'
+
+
+def with_necessary(url: str) -> Any:
+    """Return an app that does only what a proxy for tool calls has to do, through streamtool's connections.
+
+    For a request: decode it, describe its tools in the prompt (the same tools only once), rewrite the calls and results
+    of the history as text, and encode it. For a delta: find its text, search for an opener, and forward the event, or
+    turn its text into arguments. It ignores limits, errors, retries, records, other formats and protocols, and the end
+    of a call.
+    """
+    import msgspec
+
+    stream = _streamed(url)
+    top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+    decode, encode = msgspec.json.decode, msgspec.json.encode
+    prompts: dict[bytes, str] = {}
+
+    def asked(body: bytes) -> bytes:
+        fields = top(body)
+        tools = bytes(fields.pop("tools"))
+        if tools not in prompts:
+            prompts[tools] = "\n".join(encode(tool).decode() for tool in decode(tools))
+        messages: list[dict[str, Any]] = []
+        for message in decode(fields["messages"]):
+            role, text = message["role"], message["content"]
+            for call in message.get("tool_calls", ()):
+                function = call["function"]
+                text += (
+                    f'\n<tool_call>{{"name": "{function["name"]}", "arguments": {function["arguments"]}}}</tool_call>'
+                )
+            if role == "tool":
+                role, text = "user", f"<tool_response>\n{text}\n</tool_response>"
+            messages.append({"role": role, "content": text})
+        if messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": ""})
+        messages[0]["content"] += f"\n\n{prompts[tools]}"
+        return encode({**fields, "messages": messages})
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        pieces = await stream(scope["path"], asked(await body_of(receive)))
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        held, in_call = "", False
+        async for piece in pieces:
+            at, out = 0, b""
+            while found := _EVENT(piece, at):
+                at = found.end()
+                text = found[1].decode() if b"\\" not in found[1] else decode(b'"%b"' % found[1])
+                if in_call:
+                    value = _VALUE(text)
+                    out += _WHOLE % encode_basestring(text[: value.end()] if value else text).encode()
+                elif held or _OPENER(text):
+                    held += text
+                    in_call = _CALL(held) is not None
+                    if in_call or len(held) > 80:
+                        out, held = out + _WHOLE % encode_basestring(held).encode(), ""
+                else:
+                    out += found[0]
+            await send({"type": "http.response.body", "body": out + piece[at:], "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    return app
+
+
 def with_exchange(url: str) -> Any:
     """Return an app that passes the reply of streamtool's upstream through an exchange, without the middleware."""
     from statemachine import precompile
-    from streamtool.exchange import Exchange
+    from streamtool.exchange.exchange import Exchange
     from streamtool.protocols.registry import client_protocol
     from streamtool.settings import Settings, UpstreamSettings
 
@@ -314,6 +387,7 @@ PEERS = {
     "aiohttp": with_aiohttp,
     "pyreqwest": with_pyreqwest,
     "httptools": with_httptools,
+    "necessary": with_necessary,
     **LAYERS,
 }
 

@@ -7,9 +7,11 @@ measured in the same process at the same time. With `--before`, the same code me
 checked out into a temporary folder; the two revisions take turns, and the medians of the rounds are printed. A dash
 means that the code does not run on that revision. Another Python is measured by starting the command with it.
 
-`bound` is what the necessary work alone costs in Python, measured in the same run: one search and one event for text,
-one search and the escaping for a value, importing the parser's modules and compiling the regular expressions of an
-opener for a new process, and the smallest program with typer for a command. `--list` prints the names of the rows.
+`bound` is what the necessary work alone costs in Python, measured in the same run: a proxy that does nothing else
+(`peers.with_necessary`), one search and one event for text, one search and the escaping for a value, importing the
+parser's modules and compiling the regular expressions of an opener for a new process, the smallest program with typer
+for a command, and two tasks that attend to the client and the texts to repeat for an open stream. `--list` prints the
+names of the rows.
 """
 
 import argparse
@@ -72,7 +74,8 @@ def whole_replies(kind: str) -> Callable[[], dict[str, Value]]:
 
         with of_revision():
             [[bare, ours]] = uvloop.run(whole([f"httpx/{kind}", f"streamtool/{kind}"], STREAMS, 1))
-        return {kind: Value(ours / bare)}
+        [[again, least]] = uvloop.run(whole([f"httpx/{kind}", f"necessary/{kind}"], STREAMS, 1))
+        return {kind: Value(ours / bare, least / again)}
 
     return measure
 
@@ -82,9 +85,11 @@ def requests() -> dict[str, Value]:
     from common import median
     from proxy import started
 
-    with started("upstream") as source, of_revision():
-        rounds = asyncio.run(request._rounds(source.url, 5, 60))
-    return {"request": Value(median(one.ours / one.bare for one in rounds))}
+    with started("upstream") as source:
+        with of_revision():
+            rounds = asyncio.run(request._rounds(source.url, 5, 60))
+        least = asyncio.run(request._rounds(source.url, 5, 60, "necessary"))
+    return {"request": Value(*(median(one.ours / one.bare for one in found) for found in (rounds, least)))}
 
 
 def first_bytes() -> dict[str, Value]:
@@ -96,8 +101,8 @@ def first_bytes() -> dict[str, Value]:
 
     body = request.asked()
 
-    async def measure(port: int) -> dict[str, Value]:
-        async with proxy("httpx", port) as bare, proxy("streamtool", port) as ours:
+    async def measure(port: int, name: str) -> float:
+        async with proxy("httpx", port) as bare, proxy(name, port) as ours:
             found: dict[Proxied, list[float]] = {bare: [], ours: []}
             with ThreadPoolExecutor(AT_ONCE) as threads:
                 for turn, (served, times) in itertools.product(range(WARM + TURNS), found.items()):
@@ -106,10 +111,25 @@ def first_bytes() -> dict[str, Value]:
                     if turn >= WARM:
                         times.extend(firsts)
                     time.sleep(PAUSE)  # noqa: ASYNC251  nothing else runs on this loop
-        return {"first": Value(median(found[ours]) - median(found[bare]))}
+        return median(found[ours]) - median(found[bare])
+
+    with started("upstream") as source:
+        port = int(source.url.rpartition(":")[2])
+        with of_revision():
+            value = asyncio.run(measure(port, "streamtool"))
+        return {"first": Value(value, asyncio.run(measure(port, "necessary")))}
+
+
+def first_requests() -> dict[str, Value]:
+    """Measure the first two requests of a ready process, compared with its hundredth."""
+    import start
+    from common import median
+    from proxy import started
 
     with started("upstream") as source, of_revision():
-        return asyncio.run(measure(int(source.url.rpartition(":")[2])))
+        times = start.first_bytes(source.url)
+    last = median(times[-start.LAST :])
+    return {"first-request": Value(times[0] / last), "second-request": Value(times[1] / last)}
 
 
 def new_tools() -> dict[str, Value]:
@@ -128,7 +148,8 @@ def middleware_memory() -> dict[str, Value]:
         warm()
     bare = held("chat", "text", 50, wrapped=False)
     sizes = [held(client, kind, 50, wrapped=True) - bare for kind, client in itertools.product(KINDS, CLIENTS)]
-    return {"memory": Value(max(sizes) / 1024)}
+    bound = held("chat", "arguments", 50, wrapped=False, necessary=True) - bare
+    return {"memory": Value(max(sizes) / 1024, bound / 1024)}
 
 
 def at_once(work: "Workload") -> float:
@@ -219,6 +240,7 @@ MEASUREMENTS: Final[Mapping[str, tuple[Callable[[], dict[str, Value]], bool, int
     "arguments": (whole_replies("arguments"), True, 3),
     "request": (requests, True, 3),
     "first": (first_bytes, True, 3),
+    "first requests": (first_requests, True, 5),
     "tools": (new_tools, False, 3),
     "parser": (parser, False, 1),
     "start-up": (start_up, True, 2),
@@ -261,6 +283,10 @@ REACHES: Final = (
     Reach("arguments", "the same with deltas of arguments", 0.5, BARE, "arguments"),
     Reach("request", "CPU per request: 20 tools, 13 messages, 3 deltas", 1.25, BARE, "request"),
     Reach("first", "added first byte, median, four of these requests at a time", 2.0, "ms", "first"),
+    Reach(
+        "first-request", "first request of a ready process, Claude Code's of 54 KB", 2, "× hundredth", "first requests"
+    ),
+    Reach("second-request", "second request", 2, "× hundredth", "first requests"),
     Reach("tools", "request with 50 new tools until the app is called", 1.5, "ms", "tools"),
     Reach("records", "JSON records in small deltas", 12, "u", "parser", 1),
     Reach("marked", "marked parameters, a whole value at once, per character", 0.06, "u", "parser", 3),

@@ -279,9 +279,9 @@ class Round:
     ours: float
 
 
-async def _rounds(url: str, rounds: int, requests: int) -> list[Round]:
+async def _rounds(url: str, rounds: int, requests: int, name: str = "streamtool") -> list[Round]:
     port, body = int(url.rpartition(":")[2]), asked()
-    async with serving("httpx", port) as bare, serving("streamtool", port) as ours:
+    async with serving("httpx", port) as bare, serving(name, port) as ours:
 
         def spent(served: Proxied, count: int) -> float:
             before = served.cpu()

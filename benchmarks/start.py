@@ -43,6 +43,8 @@ ENDED = {
 }
 """Commands that run to completion, and their targets in CPU seconds."""
 TYPER = """
+import gc
+gc.disable()
 import typer
 app = typer.Typer(rich_markup_mode=None)
 @app.command()
@@ -50,7 +52,9 @@ def parse(file: str) -> None:
     exec({0!r})
 app()
 """
-"""The smallest program with a command line of the same library. Its command runs the inserted code."""
+"""The smallest program with a command line of the same library, without garbage collection; its command runs the
+inserted code.
+"""
 _COMPILED = f"""
 import json, re._compiler as compiler
 found, original = [], compiler.compile

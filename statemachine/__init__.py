@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from statemachine.call import Call
     from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
-    from statemachine.formats.compile import precompile
     from statemachine.formats.format import Format
     from statemachine.formats.table import FORMATS, OPT_IN
     from statemachine.machine.machine import Limits
     from statemachine.machine.states import State
-    from statemachine.parser import Parser, parse
+    from statemachine.parser import Parser, parse, precompile
     from statemachine.stream.emitter import Span
     from statemachine.tools import tools_of
     from statemachine.writing.writer import write
@@ -38,7 +37,6 @@ HOMES: Final = {
     "Event": "statemachine.events",
     "ReasoningDelta": "statemachine.events",
     "TextDelta": "statemachine.events",
-    "precompile": "statemachine.formats.compile",
     "Format": "statemachine.formats.format",
     "FORMATS": "statemachine.formats.table",
     "OPT_IN": "statemachine.formats.table",
@@ -46,6 +44,7 @@ HOMES: Final = {
     "State": "statemachine.machine.states",
     "Parser": "statemachine.parser",
     "parse": "statemachine.parser",
+    "precompile": "statemachine.parser",
     "Span": "statemachine.stream.emitter",
     "tools_of": "statemachine.tools",
     "write": "statemachine.writing.writer",

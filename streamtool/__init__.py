@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from streamtool.agent import Agent, McpServer
     from streamtool.core.errors import AgentError, RequestError, SettingsError, StreamtoolError, UpstreamError
-    from streamtool.exchange import Record
+    from streamtool.exchange.record import Record
     from streamtool.middleware import ToolMiddleware
     from streamtool.proxy import Proxy
     from streamtool.settings import LimitSettings, Settings
@@ -77,7 +77,7 @@ HOMES = {
     "SettingsError": "streamtool.core.errors",
     "StreamtoolError": "streamtool.core.errors",
     "UpstreamError": "streamtool.core.errors",
-    "Record": "streamtool.exchange",
+    "Record": "streamtool.exchange.record",
     "ToolMiddleware": "streamtool.middleware",
     "Proxy": "streamtool.proxy",
     "LimitSettings": "streamtool.settings",

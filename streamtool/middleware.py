@@ -36,7 +36,9 @@ from streamtool.asgi.types import (
     with_root,
 )
 from streamtool.core.errors import RequestError, StreamtoolError
-from streamtool.exchange import Exchange, Services, UpstreamRequest, decoded_size
+from streamtool.exchange.encoding import decoded_size
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import Services, UpstreamRequest
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols import responses
 from streamtool.protocols.interfaces import ClientProtocol

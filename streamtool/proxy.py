@@ -50,7 +50,7 @@ from streamtool.core.errors import (
     RequestError,
     StreamtoolError,
 )
-from streamtool.exchange import decode_body, decoded_size
+from streamtool.exchange.encoding import decode_body, decoded_size
 from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.observe.logs import log_refused
 from streamtool.observe.observers import OnExchange

@@ -19,7 +19,7 @@ from attrs import field, frozen
 from support.dialects import CLIENTS, Ask, write
 from support.servers import uvicorn_server, wait_for
 
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.testing import Recorded, Script, ScriptedUpstream, text

@@ -18,7 +18,7 @@ import statemachine
 from statemachine.machine.states import CALLS, Input, Move, State, rows
 from streamtool.core.errors import UpstreamError
 from streamtool.core.json_value import Json
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.inspector.playground import pieces, play
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings

@@ -23,7 +23,7 @@ import trio
 import uvicorn
 from attrs import frozen
 
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.observe.logs import fields
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings

@@ -12,4 +12,28 @@ is implemented in `statemachine/writing`.
                   elements, `parameter_markers` compiles the markers
     expression    names and bracketed arguments, as Python and other languages write calls
     message       messages whose header decides what they are: reasoning, text, or a call
+
+A module is loaded when the first call of its kind begins, because most processes read few kinds.
 """
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from statemachine.bodies import expression, message, name, parameters
+
+__all__ = ["expression", "load", "message", "name", "parameters"]
+_ON_DEMAND: Final = ("expression", "message", "name", "parameters")
+
+
+def load() -> None:
+    """Load all modules now, so that no reply has to wait for them."""
+    for kind in _ON_DEMAND:
+        import_module(f"{__name__}.{kind}")
+
+
+def __getattr__(kind: str) -> ModuleType:
+    if kind not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {kind!r}")
+    return import_module(f"{__name__}.{kind}")

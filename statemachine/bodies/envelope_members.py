@@ -232,7 +232,7 @@ def object_in(text: str) -> str | None:
     return text if isinstance(value, dict) else None
 
 
-@define
+@define(eq=False, repr=False)
 class KeptValue:
     """Target that keeps the JSON of one value, up to a limit in characters."""
 

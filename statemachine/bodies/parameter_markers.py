@@ -228,11 +228,9 @@ def declared_value_run(table: Tables, key: str, names: tuple[str, ...], *, trimm
     """
     opener = table.body.key.removesuffix("{k}")
     ends = [table.body.close.replace("{key}", key), *table.closes]
-    stops: list[str] = []
-    for text in sorted([*ends, *table.openers, *(opener + name for name in names if one_word(name))]):
-        if not (stops and text.startswith(stops[-1])):
-            stops.append(text)
-    return text_run(Markers((text, True) for text in stops), convert=json_escape, trim=trimmed)
+    stops = sorted([*ends, *table.openers, *(opener + name for name in names if one_word(name))])
+    # A name may be the beginning of a marker, or of another name.
+    return text_run(Markers([(text, True) for text in stops], shortest=True), convert=json_escape, trim=trimmed)
 
 
 # ---- lookahead: offsets are relative to the reader's position, so that they remain valid across a wait for more text

@@ -117,15 +117,19 @@ class FormatTables:
             everywhere, self.line, sections, self.closers, self.unmarked, fences=self.fences, first=first
         )
 
+    def check(self) -> None:
+        """Raise ValueError if the formats cannot be distinguished."""
+        self.scanners.get()
+
     def precompile(self) -> None:
         """Compile everything that would otherwise be compiled on demand."""
         for first, fresh, closers in ((1, 1, 0), (1, 1, 1), (0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)):
             scanner = self.scanners.get(first=bool(first), fresh=bool(fresh), closers=bool(closers))
-            scanner.at.match("", 0)
+            scanner.at.compile()
             for run in scanner.all_runs():
                 run.compile()
         for markers in (self.line, self.opening, self.siblings):
-            markers.match("", 0)
+            markers.compile()
         for run in self.plain_fences:
             run.compile()
 
@@ -178,7 +182,10 @@ def tables_of(
     Each set of tables is built once and shared. No argument has a default, because the cache would treat a call that
     omits it as a different one.
     """
-    return FormatTables((*(FORMATS[name] for name in names), *others), tools, unread)
+    found = FormatTables((*(FORMATS[name] for name in names), *others), tools, unread)
+    if others or tools or unread or names != DEFAULT:
+        found.check()
+    return found
 
 
 def resolve_formats(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], tuple[Format, ...]]:
@@ -235,17 +242,9 @@ def begin_alike(one: Format, other: Format) -> bool:
 
 
 def are_distinct(names: tuple[str, ...], form: Format) -> bool:
-    """Return whether the markers of a format can be told apart from those of rows of the table."""
+    """Return whether the markers of a format can be distinguished from those of rows of the table."""
     try:
-        FormatTables((*map(FORMATS.__getitem__, names), form), ())
+        FormatTables((*map(FORMATS.__getitem__, names), form), ()).check()
     except ValueError:
         return False
     return True
-
-
-def precompile(formats: Iterable[str | Format] | None = None) -> None:
-    """Compile the tables of these formats in advance, which takes a few tenths of a second, so that no reply has to
-    wait for the compilation.
-    """
-    names, others = (DEFAULT, ()) if formats is None else resolve_formats(formats)
-    tables_of(names, (), others, ()).precompile()

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
 from re import Match
-from typing import Generic, TypeVar
+from types import MappingProxyType
+from typing import Final, Generic, TypeVar
 
 from statemachine.names import is_spelling
 from statemachine.stream.runs import Run
@@ -44,6 +45,7 @@ PIECES = {
 }
 END = r"\Z"
 NEVER = "(?!)"
+escape = lru_cache(maxsize=1024)(re.escape)
 one_char = re.compile(r"\\?(.)|\[([^\]]+)\](?:\{1,2\}\+)?", re.DOTALL).fullmatch
 """Matches an atom that is never empty, so that it begins with one character of a set: a literal, or one or two
 characters of a class.
@@ -65,7 +67,7 @@ def atoms(marker: str, *, any_case: bool = False) -> tuple[tuple[str, ...], ...]
         else:
             for char in part:
                 fold = any_case and char.lower() != char.upper()
-                spelled.append(f"[{char.lower()}{char.upper()}]" if fold else re.escape(char))
+                spelled.append(f"[{char.lower()}{char.upper()}]" if fold else escape(char))
     return (tuple(spelled),)
 
 
@@ -95,8 +97,8 @@ class MarkerNode:
     def __init__(self) -> None:
         self.next: dict[str, MarkerNode] = {}
         self.group = 0
-        self._literals: dict[str, MarkerNode] = {}
-        """Character → child node."""
+        self._literals: Mapping[str, MarkerNode] = _NO_LITERALS
+        """Character → child node; empty until first use."""
         self._steps: Sequence[Callable[[str, int], tuple[MarkerNode, int] | None]] | None = None
         """Steps to try, in order; empty if all of them are single characters, None until first use."""
 
@@ -135,14 +137,16 @@ class MarkerNode:
 
     def _compile_steps(self) -> Sequence[Callable[[str, int], tuple["MarkerNode", int] | None]]:
         ways = []
+        literal: dict[str, MarkerNode] = {}
         for characters, group in groupby(self.next.items(), lambda way: bool(literals(way[0]))):
             if characters:
                 led = {char: child for atom, child in group for char in literals(atom)}
-                self._literals.update(led)
+                literal.update(led)
                 ways.append(partial(_by_character, led))
             else:
                 ways += [partial(_by_pattern, re.compile(atom).match, child) for atom, child in group]
-        self._steps = () if len(self._literals) and len(ways) == 1 else ways
+        self._literals = literal
+        self._steps = () if literal and len(ways) == 1 else ways
         return self._steps
 
     def expression(self, *, complete: str = "()") -> str:
@@ -190,6 +194,9 @@ class MarkerNode:
         return alternatives(way for way in ways if not way.endswith(NEVER))
 
 
+_NO_LITERALS: Final[Mapping[str, MarkerNode]] = MappingProxyType({})
+
+
 def _by_character(led: Mapping[str, MarkerNode], text: str, at: int) -> tuple[MarkerNode, int] | None:
     node = led.get(text[at])
     return None if node is None else (node, at + 1)
@@ -205,31 +212,35 @@ def _by_pattern(
 class Markers(Generic[T]):
     """Set of markers, each associated with a value.
 
+    With `shortest`, a marker that begins with another one is left out.
+
     Raises:
-        ValueError: two markers are equal, or one begins with another.
+        ValueError: without `shortest`, two markers are equal, or one begins with another.
     """
 
     __slots__ = ("_ambiguous", "_whole", "root", "values")
 
-    def __init__(self, markers: Iterable[tuple[str, T]], *, any_case: bool = False) -> None:
+    def __init__(self, markers: Iterable[tuple[str, T]], *, any_case: bool = False, shortest: bool = False) -> None:
         self.root = MarkerNode()
-        self.values: list[T] = []
-        order: list[MarkerNode] = []
+        by_node: dict[MarkerNode, T] = {}
         for marker, value in markers:
             for way in atoms(marker, any_case=any_case):
                 node = self.root
                 for atom in way:
                     if node.group:
-                        raise ValueError(f"the marker {marker!r} begins with another marker in the set")
-                    node = node.next.setdefault(atom, MarkerNode())
-                if node.group or node.next:
-                    raise ValueError(f"the marker {marker!r} is already in the set, or is a prefix of another marker")
-                node.group = 1
-                order.append(node)
-                self.values.append(value)
+                        break
+                    child = node.next.get(atom)
+                    if child is None:
+                        child = node.next[atom] = MarkerNode()
+                    node = child
+                if not shortest and (node.group or node.next):
+                    raise ValueError(f"the marker {marker!r} is in the set, or begins like another marker in it")
+                if not node.group:
+                    node.group = 1
+                    node.next.clear()
+                    by_node[node] = value
         # Groups are numbered in the order of the finished expression, so the values are sorted the same way.
-        by_node = dict(zip(map(id, order), self.values, strict=True))
-        self.values = [by_node[id(node)] for node in end_nodes(self.root)]
+        self.values: list[T] = [by_node[node] for node in end_nodes(self.root)]
         self._whole: Callable[[str, int], Match[str] | None] = self._first_match
         self._ambiguous = False
         """Whether text that is cut off inside one marker may also match a later marker."""
@@ -243,12 +254,25 @@ class Markers(Generic[T]):
             return match_rest(text, at)
         return found
 
-    def _first_match(self, text: str, at: int) -> Match[str] | None:
-        """Compile the expression and match it. It is compiled on first use, because many sets are used only as parts of
-        a larger expression.
+    def compile(self) -> None:
+        """Compile the expression. Without this call, that happens once text begins like a marker, because many sets are
+        used only as parts of a larger expression.
         """
         self._ambiguous = self.root.is_ambiguous()
         self._whole = re.compile(self.root.complete_expression() if self.root.next else NEVER).match
+
+    def _first_match(self, text: str, at: int) -> Match[str] | None:
+        heads = [first_characters(atom) for atom in self.root.next]
+        if all(heads):
+            self._whole = partial(self._match_begun, re.compile(f"[{''.join(heads)}]" if heads else NEVER).match)
+        else:
+            self.compile()
+        return self._whole(text, at)
+
+    def _match_begun(self, begins: Callable[[str, int], Match[str] | None], text: str, at: int) -> Match[str] | None:
+        if begins(text, at) is None:
+            return None
+        self.compile()
         return self._whole(text, at)
 
     def expression(self, complete: str = "()") -> str:
@@ -283,12 +307,14 @@ def alternatives(ways: Iterable[str]) -> str:
     return f"(?:{'|'.join(ways) or '(?!)'})"
 
 
-def end_nodes(node: MarkerNode) -> Iterator[MarkerNode]:
+def end_nodes(root: MarkerNode) -> Iterator[MarkerNode]:
     """Yield the nodes where markers end, in the order of their groups in `MarkerNode.expression`."""
-    for child in node.next.values():
-        yield from end_nodes(child)
-    if node.group:
-        yield node
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        if node.group:
+            yield node
+        nodes += reversed(node.next.values())
 
 
 def text_expression(markers: Markers[T]) -> str:

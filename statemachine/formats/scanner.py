@@ -68,7 +68,7 @@ def plain_object(keys: Keys) -> tuple[str, str, str]:
     return rf'{members}"(?!(?:{names})")[^"\\\x00-\x1f]*+"', small_object, begun
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Scanner:
     """Tables for reading text: the runs extend to the next position where something may begin, and `at` identifies what
     begins there.
@@ -143,7 +143,7 @@ HELD_NEWLINES = rf"{LINES}{{1,{MAX_NEWLINES // 2}}}+"
 """Newlines that may precede an opener."""
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ObjectRuns:
     """Runs of text for an object that is not a call and arrives in pieces, as long as none of its containers contains
     another.
@@ -344,7 +344,7 @@ def other_tag(at: Markers[Marked], special: str) -> str:
     return rf"{closing}|<(?![{''.join(heads)}]){NAMESPACE[0]}{NAMESPACE[1]}[^\w.:\-{special}]"
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Closers:
     """Closers that may occur in text."""
 
@@ -480,8 +480,8 @@ class Scanners:
         self._made: dict[tuple[bool, bool, bool], Scanner] = {}
         self.before_text = self.get(first=True, fresh=True)
         """Scanner to use while reasoning may open."""
-        self.after_text = self.get()
-        """Scanner to use after that, as long as no wrapper is open."""
+        self.after_text: Scanner | None = None
+        """Scanner to use after that, as long as no wrapper is open; None before its first use."""
 
     def get(self, *, first: bool = False, fresh: bool = False, closers: bool = False) -> Scanner:
         """Return the scanner for text.

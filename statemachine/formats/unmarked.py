@@ -33,7 +33,7 @@ class TextFinding(Enum):
     TURN = "the beginning of a turn"
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Unmarked:
     """Calls that appear in text without a marker."""
 
@@ -70,7 +70,7 @@ class Unmarked:
         return markers
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Fences:
     """Calls that may be the first thing in a code fence."""
 

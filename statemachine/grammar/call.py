@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Generator
+from functools import lru_cache
 
+from statemachine import bodies
 from statemachine.bodies import envelope as envelope_body
-from statemachine.bodies import expression as expression_body
-from statemachine.bodies import message, parameters
-from statemachine.bodies import name as name_body
 from statemachine.bodies.envelope import NoCall
 from statemachine.endings import ends_line, read_empty_block
 from statemachine.formats.format import Expression, Format, MessageBody, Parameters, Variant
@@ -119,17 +118,21 @@ def child_after_noise(machine: Machine, wrapper: Opener) -> Generator[None, None
 
 def repeated_opener(machine: Machine, opener: Opener) -> Generator[None, None, int]:
     """Return the length of the same opener if it follows again, or 0."""
-    reader, markers = machine.reader, machine.tables.line if opener.line else machine.tables.opening
+    reader, marker = machine.reader, only_marker(opener.literal, any_case=opener.line)
     while reader.at < len(reader.text) or not reader.ended:
-        found = markers.match(reader.text, reader.at)
+        found = marker.match(reader.text, reader.at)
         if found is None:
             return 0
         if found.lastindex:
-            value = markers.values[found.lastindex - 1]
-            again = isinstance(value, Opener) and value.literal == opener.literal
-            return found.end() - reader.at if again else 0
+            return found.end() - reader.at
         yield
     return 0
+
+
+@lru_cache(maxsize=256)
+def only_marker(literal: str, *, any_case: bool) -> Markers[bool]:
+    """Return a set with a single marker."""
+    return Markers([(literal, True)], any_case=any_case)
 
 
 def skip_fence(machine: Machine, *, repaired: bool) -> Grammar:
@@ -162,7 +165,7 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
     elif opener.continuation is not None and (yield from body_opens(machine, opener)):
         form, variant = opener.continuation
         if isinstance(variant.body, MessageBody):
-            yield from message.read(machine, form, variant.body, text)
+            yield from bodies.message.read(machine, form, variant.body, text)
         else:
             yield from read_expression(machine, opener.continuation)
     elif opener.keys and reader.text[reader.at] in "{[":
@@ -174,12 +177,12 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
     elif opener.ends is None or (opener.line and not directly_follows(opener, reader.buffered.text(start))):
         raise Mismatch
     else:
-        yield from name_body.read(machine, opener, start - 1)
+        yield from bodies.name.read(machine, opener, start - 1)
         machine.end_body()
         while length := (yield from next_in_brackets(machine, opener)):
             reader.take(length)
             machine.open_next_element(marked=True)
-            yield from name_body.read(machine, opener, 0)
+            yield from bodies.name.read(machine, opener, 0)
             machine.end_body()
 
 
@@ -220,7 +223,7 @@ def read_tool_tag(machine: Machine, form: Format, variant: Variant, tool: str, *
         machine.set_marked(False)
         machine.candidate.bare = True
         machine.set_name(tool)
-        yield from expression_body.read_named(machine, form, variant.body)
+        yield from bodies.expression.read_named(machine, form, variant.body)
         return
     if not isinstance(variant.body, Parameters):
         raise Mismatch
@@ -231,9 +234,9 @@ def read_tool_tag(machine: Machine, form: Format, variant: Variant, tool: str, *
     machine.set_name(tool)
     if closed:
         machine.candidate.self_closed = True
-        name_body.no_arguments(machine)
+        bodies.name.no_arguments(machine)
     else:
-        yield from parameters.read(machine, form, variant.body)
+        yield from bodies.parameters.read(machine, form, variant.body)
     machine.end_body()
 
 
@@ -260,7 +263,7 @@ def read_expression(machine: Machine, opening: Continuation) -> Grammar:
     if not isinstance(variant.body, Expression):
         raise Mismatch
     machine.candidate.format = form
-    return expression_body.read(machine, form, variant.body)
+    return bodies.expression.read(machine, form, variant.body)
 
 
 def read_envelope(machine: Machine, keys: Keys) -> Grammar:

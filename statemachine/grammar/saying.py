@@ -37,5 +37,9 @@ def scanner_of(machine: Machine) -> Scanner:
     if frames.reasoning:
         return scanners.get(closers=True)
     if not frames.wrappers and not past.at_message_start:
-        return scanners.after_text if past.text_seen else scanners.before_text
+        if not past.text_seen:
+            return scanners.before_text
+        if scanners.after_text is None:
+            scanners.after_text = scanners.get()
+        return scanners.after_text
     return scanners.get(first=not past.text_seen, fresh=past.at_message_start, closers=bool(frames.wrappers))

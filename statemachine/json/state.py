@@ -110,7 +110,7 @@ class Around(Protocol):
         """Return whether a marker at `offset` can only follow the JSON text."""
 
 
-@define
+@define(eq=False, repr=False)
 class JsonState:
     """State of one JSON text while it is being read."""
 

@@ -11,7 +11,7 @@ NO_PARAMETERS: set[str] = set()
 """Parameters of a call that has received none yet. Shared, never mutated."""
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class ArgumentsState:
     """Arguments of a call while they are being read."""
 
@@ -36,7 +36,7 @@ class ArgumentsState:
         return None if self.open_value or not self.begun else self.json.missing()
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class StrayMember:
     """Member of an envelope that may turn out to be an argument."""
 
@@ -46,7 +46,7 @@ class StrayMember:
     """Role of the member's key in the envelope, if any."""
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class EnvelopeState:
     """JSON that contains both the name and the arguments, while it is being read."""
 
@@ -71,7 +71,7 @@ class EnvelopeState:
     """
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Candidate:
     """Call that is being read, from its opener to its closers."""
 

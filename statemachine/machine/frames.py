@@ -21,7 +21,7 @@ FENCE, REASONING, REJECT = State.FENCE, State.REASONING, Input.REJECT
 NO_CLOSERS: tuple[str, ...] = ()
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Frame:
     """Open construct on the stack."""
 

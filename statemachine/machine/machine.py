@@ -39,7 +39,7 @@ class Limits:
     name: int = 256
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class MachineOptions:
     """Options chosen by the caller; see `Parser`."""
 
@@ -55,7 +55,7 @@ class MachineOptions:
     """Whether arguments that are written outside the object that they belong to are nested in it."""
 
 
-@define
+@define(eq=False, repr=False)
 class TextState:
     """Facts about the text so far that determine how the following text is read."""
 

@@ -41,7 +41,7 @@ class Span:
     end: int
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Ledger:
     """Record of how every character of the reply was classified."""
 

@@ -58,8 +58,8 @@ from streamtool.core.reply import (
     ReplyTextDelta,
     UsageReport,
 )
-from streamtool.exchange import Exchange
 from streamtool.exchange.encoding import decode_body, decoded_size
+from streamtool.exchange.exchange import Exchange
 from streamtool.middleware import ToolMiddleware
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.observe.printable import loggable_message, printable

@@ -40,7 +40,7 @@ from streamtool.core.reply import (
     ReplyTextDelta,
     Usage,
 )
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.filters import CallIds, comparable_call, shown_calls
 from streamtool.middleware import UPSTREAM_KEY, WIRE, ToolMiddleware
 from streamtool.observe.observers import OnExchange

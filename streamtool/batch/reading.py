@@ -20,7 +20,8 @@ from statemachine import (
 )
 from streamtool.batch.sources import Batch
 from streamtool.core.json_value import json_line
-from streamtool.exchange import ParserOptions, openers_pattern
+from streamtool.exchange.listener import ParserOptions
+from streamtool.exchange.near_calls import openers_pattern
 from streamtool.filters import NullParser, TextParser
 from streamtool.observe.lines import options_from_json
 

@@ -6,6 +6,9 @@ them, so that a missing extra is reported in one clear sentence; `bare` runs wha
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+
+from streamtool.cli.garbage import gc_disabled_until_command
 
 __all__ = ["main"]
 
@@ -16,9 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     `argv` defaults to the arguments of this process.
     """
     try:
-        from streamtool.cli.app import run  # noqa: PLC0415  needs the extra
+        with gc_disabled_until_command() if argv is None else nullcontext():
+            from streamtool.cli.app import run  # noqa: PLC0415  needs the extra
 
-        return run(argv)
+            return run(argv)
     except ModuleNotFoundError as error:
         from streamtool.cli import bare  # noqa: PLC0415
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from streamtool.batch.reading import ReadingOptions, Result
 from streamtool.batch.run import BatchRun
 from streamtool.batch.sources import STDIN, find_files
-from streamtool.cli.common import print_error, read_tools
-from streamtool.cli.parse import read_formats
+from streamtool.cli.common import print_error, read_formats, read_tools
 
 if TYPE_CHECKING:
     from rich.progress import Progress

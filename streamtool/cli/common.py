@@ -1,5 +1,5 @@
-"""Helpers shared by the commands: functions that write styled output and read files, standard input, settings and the
-tools given with `--tools`.
+"""Helpers shared by the commands: functions that write styled output and read files, standard input, settings,
+and the tools and formats given with `--tools` and `--formats`.
 """
 
 import json
@@ -161,6 +161,17 @@ def located(error: SettingsError, config: str | None) -> SettingsError:
     if name is None or error.line is None:
         return error
     return SettingsError(f"{name}:{error.line}: {error.message}", param=error.param, code=error.code)
+
+
+def read_formats(names: str) -> list[str]:
+    """Read the names given with `--formats`. Raises SettingsError, which suggests the most similar name."""
+    from statemachine import FORMATS  # noqa: PLC0415  imported on demand
+    from streamtool.settings.readers import format_name  # noqa: PLC0415
+
+    found = [format_name(name.strip(), "--formats") for name in names.split(",") if name.strip()]
+    if not found:
+        raise SettingsError(f"--formats: name at least one of {', '.join(FORMATS)}")
+    return found
 
 
 def read_tools(name: str) -> dict[str, Mapping[str, Any]]:

@@ -31,7 +31,7 @@ from streamtool.cli.demo_board import Board, Tap
 from streamtool.cli.serve import address, bind
 from streamtool.core.errors import SettingsError, StreamtoolError, UpstreamError
 from streamtool.core.sse import SseReader
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.observe.verdicts import verdict
 from streamtool.proxy import Proxy
 from streamtool.sample import Sample

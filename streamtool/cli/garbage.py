@@ -61,8 +61,8 @@ class Collector:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disable garbage collection while modules are imported. Their objects are permanent, and scanning them would take
-    a tenth of the startup time.
+    """Disable garbage collection while modules are imported and tables are compiled. Their objects are permanent, and
+    scanning them would take a tenth of the startup time.
     """
     was = gc.isenabled()
     gc.disable()
@@ -71,3 +71,29 @@ def gc_disabled() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+@contextmanager
+def gc_disabled_until_command() -> Iterator[None]:
+    """Disable garbage collection until a command runs in this block (`gc_enabled_for_command`). The process ends after
+    the block, and nothing is scanned then.
+    """
+    with gc_disabled():
+        try:
+            yield
+        finally:
+            gc.freeze()
+
+
+@contextmanager
+def gc_enabled_for_command() -> Iterator[None]:
+    """Enable garbage collection for what a command creates, if it has been disabled until now."""
+    if gc.isenabled():
+        yield
+        return
+    gc.freeze()
+    gc.enable()
+    try:
+        yield
+    finally:
+        gc.disable()

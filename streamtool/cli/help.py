@@ -7,6 +7,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand
 
+from streamtool.cli.garbage import gc_enabled_for_command
+
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Try": ("demo", "parse", "formats"),
     "Serve": ("init", "serve", "reload", "recipe", "plugin"),
@@ -29,6 +31,11 @@ _WORDS: Final = (
 
 class Command(TyperCommand):
     """A command whose help contains neither the types of arguments nor the ranges of numbers."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Its arguments have been read, which imports further modules."""
+        with gc_enabled_for_command():
+            return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import uvicorn
 
 from streamtool.asgi.types import Receive, Scope, Send
-from streamtool.cli.common import Screen, open_source, read_tools
-from streamtool.cli.parse import pieces, read_formats
+from streamtool.cli.common import Screen, open_source, read_formats, read_tools
+from streamtool.cli.parse import pieces
 from streamtool.cli.serve import address, bind
 from streamtool.core.json_value import Json
 from streamtool.inspector.app import PATH, Inspector

@@ -14,8 +14,7 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from statemachine import CallStart, Discarded, Event, Parser, ReasoningDelta, TextDelta
-from streamtool.cli.common import Screen, quoted, read_tools
-from streamtool.cli.parse import read_formats
+from streamtool.cli.common import Screen, quoted, read_formats, read_tools
 from streamtool.cli.plausible_tools import plausible_tools
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import json_line

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import BinaryIO, assert_never
 
 from statemachine import (
-    FORMATS,
     ArgumentsDelta,
     CallEnd,
     CallStart,
@@ -22,13 +21,12 @@ from statemachine import (
     TextDelta,
 )
 from streamtool.cli.common import Screen, open_source, print_error, quoted, read_tools
-from streamtool.core.errors import SettingsError
+from streamtool.cli.garbage import gc_disabled
 from streamtool.core.json_value import json_line
 from streamtool.exchange.near_calls import EXAMINED
 from streamtool.observe.parser_events import event_as_json
 from streamtool.observe.printable import printable
 from streamtool.observe.verdicts import verdict_of_text
-from streamtool.settings.readers import format_name
 
 RECORDS = (".jsonl", ".ndjson", ".json")
 """Extensions of files that usually contain records."""
@@ -37,10 +35,13 @@ VERDICT = 1000
 """Maximum number of characters of the verdict."""
 
 
-def run(file: str, tools: str | None, formats: str | None, delta: int | None, prefix: str, *, as_json: bool) -> None:
+def run(
+    file: str, tools: str | None, formats: Sequence[str] | None, delta: int | None, prefix: str, *, as_json: bool
+) -> None:
     """Parse `file` and print the events. Raises SettingsError for invalid or unreadable input."""
     offered = None if tools is None else read_tools(tools)
-    parser = Parser(offered, formats=None if formats is None else read_formats(formats), prefix=prefix)
+    with gc_disabled():
+        parser = Parser(offered, formats=formats, prefix=prefix)
     screen = Screen()
     kept = _VerdictInput()
     hinted = not file.endswith(RECORDS)
@@ -52,7 +53,7 @@ def run(file: str, tools: str | None, formats: str | None, delta: int | None, pr
             show(kept.add(piece, parser.feed(piece)), screen, as_json=as_json)
     show(kept.add("", parser.close()), screen, as_json=as_json)
     if kept.text and not as_json:
-        found = verdict_of_text(kept.text, kept.events, offered, None if formats is None else read_formats(formats))
+        found = verdict_of_text(kept.text, kept.events, offered, formats)
         screen.line(("verdict    ", "dim"), (printable(str(found), VERDICT), "bold"))
 
 
@@ -85,14 +86,6 @@ def show(events: Sequence[Event], screen: Screen, *, as_json: bool) -> None:
     else:
         for event in events:
             screen.line(*as_line(event))
-
-
-def read_formats(names: str) -> list[str]:
-    """Split a comma-separated list of formats. Raises SettingsError, which suggests the most similar name."""
-    found = [format_name(name.strip(), "--formats") for name in names.split(",") if name.strip()]
-    if not found:
-        raise SettingsError(f"--formats: name at least one of {', '.join(FORMATS)}")
-    return found
 
 
 def pieces(source: BinaryIO, delta: int | None) -> Iterator[str]:

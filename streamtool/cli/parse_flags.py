@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
+from streamtool.cli.common import read_formats
 from streamtool.cli.exit_codes import DONE
+from streamtool.cli.garbage import gc_disabled
 from streamtool.core.errors import SettingsError
 
 
@@ -56,13 +58,15 @@ def run(flags: ParseFlags) -> int:
         if tools is not None or formats is not None:
             raise SettingsError("--replay uses the tools and formats of the recording: omit --tools and --formats")
         return run_replay(flags.replay, as_json=flags.as_json)
-    from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  imported on demand
-    from streamtool.cli.parse import wants_records  # noqa: PLC0415
+    with gc_disabled():
+        from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  imported on demand
+        from streamtool.cli.parse import wants_records  # noqa: PLC0415
 
     if flags.field is None and not wants_records(named):
         if flags.tools_field or flags.jobs or flags.output or flags.resume:
             raise SettingsError("--tools-field, --jobs, --output and --resume apply only to records: add --field")
-        run_parse(named[0], tools, formats, delta, flags.prefix, as_json=flags.as_json)
+        names = None if formats is None else read_formats(formats)
+        run_parse(named[0], tools, names, delta, flags.prefix, as_json=flags.as_json)
         return DONE
     from streamtool.cli.batch import run as run_batch  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ from streamtool.cli.common import Screen, read_source
 from streamtool.cli.parse import show
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import json_line
-from streamtool.exchange import ParserOptions
+from streamtool.exchange.listener import ParserOptions
 from streamtool.filters import NullParser, TextParser
 from streamtool.observe.lines import VERSION, options_from_json
 from streamtool.observe.parser_events import event_as_json

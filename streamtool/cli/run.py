@@ -28,7 +28,7 @@ from streamtool.cli.terminal.live import JsonLines, Live
 from streamtool.cli.terminal.reading import PromptLines
 from streamtool.cli.terminal.sessions import Session, latest_name, new_name
 from streamtool.core.errors import SettingsError
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.observe import logs
 
 

@@ -17,13 +17,18 @@ class LruCache(Generic[V]):
     """A cache of the most recently used values, with a total weight of at most `most`.
 
     Threads may share it without a lock: each step is a single dict operation, and a value that another thread has just
-    removed is computed again.
+    removed is computed again. The weights are only added up when the cache may be full, and then an eighth of it is
+    freed, since the number of values may be large.
     """
 
-    __slots__ = ("_most", "_values")
+    __slots__ = ("_most", "_put", "_values")
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._put = 0
+        """The total weight when it was last added up, and the weights of all values stored since. Values that have been
+        replaced count too.
+        """
         self._values: dict[Hashable, tuple[V, int]] = {}  # in order of use, the most recently used last
 
     @property
@@ -49,11 +54,19 @@ class LruCache(Generic[V]):
         if weight >= self._most:
             return
         self._values[key] = value, weight + 1
-        left = self._most - self.weight
-        for oldest in list(self._values):
-            if left >= 0:
-                break
-            left += self._values.pop(oldest, (None, 0))[1]
+        self._put += weight + 1
+        if self._put > self._most:
+            self._evict()
+
+    def _evict(self) -> None:
+        """Evict the least recently used values if the cache is full, but never the last one stored."""
+        weight = self.weight
+        if weight > self._most:
+            for oldest in list(self._values)[:-1]:
+                if weight <= self._most - self._most // 8:
+                    break
+                weight -= self._values.pop(oldest, (None, 0))[1]
+        self._put = weight
 
 
 class SharedList(list[Any]):

@@ -29,8 +29,10 @@ client, but not logged.
 """
 
 from collections.abc import Iterable
-from typing import Self
+from typing import Final, Self
 
+CONTEXT_EXCEEDED: Final = "context_length_exceeded"
+"""Code of the error for a prompt that does not fit into the model's window."""
 _LATER = ((b"retry-after", b"2"),)
 
 

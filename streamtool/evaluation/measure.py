@@ -32,7 +32,7 @@ from streamtool.evaluation import baseline
 from streamtool.evaluation.judge import ScenarioProgress, Verdict, advance, begin, judge
 from streamtool.evaluation.repetition import RepetitionDetector
 from streamtool.evaluation.scenario import MadeCall, Scenario, SuiteSession
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols import chat
 from streamtool.protocols.interfaces import UpstreamProtocol

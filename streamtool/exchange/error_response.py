@@ -5,8 +5,7 @@ from typing import Final
 
 from attrs import define, field
 
-from streamtool.core.errors import StreamtoolError, UpstreamError, UpstreamRefused
-from streamtool.prompting.window import CONTEXT_EXCEEDED
+from streamtool.core.errors import CONTEXT_EXCEEDED, StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.protocols.interfaces import UpstreamProtocol
 from streamtool.protocols.shared.wire import NO_MESSAGE
 from streamtool.settings import UpstreamSettings

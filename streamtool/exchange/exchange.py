@@ -49,19 +49,13 @@ from streamtool.core.reply import (
 from streamtool.exchange.broken_calls import BrokenCall
 from streamtool.exchange.choices import Choices
 from streamtool.exchange.error_response import attribute, is_misdirected
-from streamtool.exchange.interfaces import (
-    NO_SERVICES,
-    NearCall,
-    Record,
-    ResponseHead,
-    Services,
-    UpstreamRequest,
-)
+from streamtool.exchange.interfaces import NO_SERVICES, ResponseHead, Services, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.near_calls import find_near_call, may_find_near_call
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.plan import Plan, Refusal, first_plan, known_of, next_plan
 from streamtool.exchange.received import Received, receive
+from streamtool.exchange.record import NearCall, Record
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
@@ -150,7 +144,7 @@ class Exchange:
             new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
         )
-        self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, tuple(rules.callable))
+        self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, rules.callable.keys())
         self._decoded = 0
         """Size in bytes of the bodies that had to be decoded, over all attempts."""
         self._rejected: Finding | None = None
@@ -303,7 +297,7 @@ class Exchange:
             self._upstream = UpstreamResponse(
                 self.plan.upstream,
                 self.conversation.options.n,
-                tuple(self._choices.rules.callable),
+                self._choices.rules.callable.keys(),
                 self._resuming.pending,
                 self._continued,
             )

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from statemachine import FORMATS, OPT_IN, CallStart, Parser
 from statemachine.formats.format import openers_of
-from streamtool.exchange.interfaces import NearCall, NearCallCause
+from streamtool.exchange.record import NearCall, NearCallCause
 
 EXAMINED: Final = 16 * 1024
 """Maximum number of characters to examine: each restriction costs a parse."""

@@ -5,7 +5,6 @@ The real parser may be wrapped in others: `Prefilled` handles a beginning that t
 reasoning, and `ObservedParser` reports to a listener.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -47,7 +46,7 @@ class ParserFactory:
             quotation_sources(received.conversation, rules.callable, reporting=reporting) if quotes else None
         )
         self.listener: ExchangeListener | None = None
-        self.quotation_counts = Counter[str]()
+        self.quotation_counts: dict[str, int] = {}
         """Number of calls that were quotations, by reason."""
 
     @property
@@ -125,7 +124,7 @@ class ParserFactory:
         )
 
     def _report_quotation(self, choice: int, why: str) -> None:
-        self.quotation_counts[why] += 1
+        self.quotation_counts[why] = self.quotation_counts.get(why, 0) + 1
         if self.listener is not None:
             self.listener.quoted(choice, why)
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import evolve
 
+from streamtool.core.conversation import Options
 from streamtool.core.errors import StreamtoolError
 from streamtool.core.reply import Reason, Usage
 from streamtool.core.turns import turn_of
-from streamtool.exchange.interfaces import Interruption, Record, numeric_options
 from streamtool.exchange.plan import Plan
 from streamtool.exchange.received import Received
+from streamtool.exchange.record import Interruption, Record
 from streamtool.exchange.response import ClientResponse
 from streamtool.filters import ChoiceFilter
 from streamtool.policy import Finding
@@ -103,6 +104,9 @@ class RecordBuilder:
         found = Counter[str]()
         for choice in choices:
             found.update(choice.tally.formats)
+        if self.error is not None:
+            # Records are kept, and the frames of a traceback contain the client's headers.
+            self.error.__traceback__ = self.error.__cause__ = self.error.__context__ = None
         return Record(
             request_id=response.headers.request_id,
             protocol=conversation.protocol,
@@ -142,7 +146,7 @@ class RecordBuilder:
             server=None if upstream is None else upstream.server,
             served_model=response.identity.served_model,
             choices=conversation.options.n,
-            options=numeric_options(conversation.options),
+            options=_numeric(conversation.options),
             status=None if head is None else head.status,
             passed=plan.passthrough,
             done=done,
@@ -154,3 +158,9 @@ class RecordBuilder:
 
     def _since(self, moment: float | None) -> float | None:
         return None if moment is None else moment - self._began
+
+
+def _numeric(options: Options) -> tuple[tuple[str, float], ...]:
+    """Return the options that are numbers, if the client set them."""
+    most = options.max_tokens
+    return (*(() if most is None else (("max_tokens", most),)), *options.sampling.items())

@@ -6,8 +6,9 @@ from typing import Final
 from attrs import define, field
 
 from streamtool.core.errors import StreamtoolError
-from streamtool.exchange.interfaces import PromptCut, ResponseHead
+from streamtool.exchange.interfaces import ResponseHead
 from streamtool.exchange.plan import Plan
+from streamtool.exchange.record import PromptCut
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 
 VERDICT_HEADER: Final = b"x-streamtool-verdict"

@@ -8,12 +8,10 @@ dropped (`ContinuationReader`). The same parser then reads the text that follows
 
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Final
 
 from attrs import define, evolve, frozen
 
-from statemachine.formats import find_format
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import (
@@ -28,8 +26,8 @@ from streamtool.core.reply import (
     UsageReport,
 )
 from streamtool.exchange.broken_calls import BrokenCall
-from streamtool.exchange.interfaces import Interruption
 from streamtool.exchange.plan import Plan
+from streamtool.exchange.record import Interruption
 from streamtool.filters import ChoiceFilter
 from streamtool.forcing import (
     ANY_TEXT,
@@ -42,9 +40,7 @@ from streamtool.forcing import (
     schema_grammar,
     without_schema,
 )
-from streamtool.models.families import special_tokens
 from streamtool.prompting.window import BYTES_PER_TOKEN, CountTokens
-from streamtool.protocols.completions.templates import TEMPLATES
 from streamtool.protocols.interfaces import UpstreamReader
 
 CONTRADICTED: Final = "continuation_differs"
@@ -204,29 +200,13 @@ def _sends_single_tokens(plan: Plan) -> bool:
 def _count_tokens(plan: Plan, first: ChoiceFilter, tokenizer: CountTokens | None) -> int:
     """Return the number of tokens in the unfinished text: as counted by the model's tokenizer if it is known, the
     number of its deltas if the server sends a delta for each token, and otherwise an estimate, which is not lower.
-
-    A server withholds text that may become a stop sequence, so such a token may be in the same delta as the next one.
     """
     deltas, size = first.deltas, first.unfinished_size
     if tokenizer is not None:
         return max(deltas, tokenizer(first.unfinished))
     if _sends_single_tokens(plan) and size <= _BYTES_PER_DELTA * deltas:
-        if plan.upstream.NAME != "completions":
-            return deltas
-        text, stops = first.unfinished, TEMPLATES[plan.model.template].stop
-        # The tokenizers of most models have a token for `</`, which is not withheld unless a stop sequence begins so.
-        closers = 0 if any(stop.startswith("</") for stop in stops) else text.count("</")
-        withheld = {char: text.count(char) for char in {stop[0] for stop in stops}}
-        special = sum(text.count(token) for token in _special_tokens(plan.model.format) if token[0] in withheld)
-        return deltas + sum(withheld.values()) - (closers if "<" in withheld else 0) - special
+        return deltas
     return max(deltas, -(-size // BYTES_PER_TOKEN))
-
-
-@lru_cache(maxsize=128)
-def _special_tokens(format: str) -> tuple[str, ...]:
-    """Return the special tokens of a format. A server withholds none of them: no special token begins another one."""
-    tokens = (token.replace("{|}", "｜") for token in special_tokens(find_format(format)))
-    return tuple(token for token in tokens if not token.startswith("</") and "{" not in token)
 
 
 def grammar_after(plan: Plan, asked: Conversation, resumption: Resumption) -> str:
@@ -378,7 +358,7 @@ class ContinuationReader:
 
     def _limit(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
         """Emit an event after the known text, or the end of the reply if the limit has been reached."""
-        if self._left is not None and isinstance(event, ReplyTextDelta) and event.text:
+        if self._left is not None and isinstance(event, ReplyTextDelta):
             if not self._left:
                 event = ReplyFinish(event.choice, Reason.LENGTH)
             else:
@@ -391,7 +371,7 @@ class ContinuationReader:
 
     def _compare(self, text: str) -> str | None:
         """Compare the next piece with the text. Return the part of the piece that is new, or None if it differs."""
-        self._again += bool(text)
+        self._again += 1
         alive = []
         for known in self._readings:
             left = len(known) - self._at

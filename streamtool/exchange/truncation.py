@@ -15,8 +15,8 @@ from typing import Final
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.reply import Usage
-from streamtool.exchange.interfaces import PromptCut
 from streamtool.exchange.plan import Plan
+from streamtool.exchange.record import PromptCut
 from streamtool.prompting.window import least_tokens
 
 _PROTOCOLS: Final = ("chat", "completions", "ollama")

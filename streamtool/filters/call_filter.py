@@ -26,7 +26,7 @@ from streamtool.policy.failures import find
 from streamtool.prompting.selection import search_query
 from streamtool.protocols.shared import wire
 
-_PIECES: Final = 128
+_PIECES: Final = 32
 """Maximum number of pieces of arguments that are stored apart."""
 
 

@@ -49,7 +49,7 @@ from streamtool.policy.failure import Finding
 from streamtool.policy.failures import CALL_MISSING, find
 from streamtool.protocols.shared.stream import malformed_call_error
 
-_BLOCK = 512
+_BLOCK = 128
 """Number of characters between two calls of `_tidy`."""
 _PARSER_REASONS: dict[Reason, str | None] = {
     Reason.STOP: None,

@@ -11,7 +11,6 @@ whitespace around it.
 """
 
 import re
-from collections import deque
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -68,14 +67,16 @@ class CallHistory:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._last: deque[DeliveredCall] = deque(maxlen=min(max(0, limit - 1), _MAX_TIMES) * _MAX_PERIOD)
-        """The last calls, as many as repetitions may consist of."""
+        self._last: list[DeliveredCall] = []
+        """The last calls, as many as repetitions may consist of. An empty deque would take 700 bytes."""
         self._unmatched: dict[tuple[str, Source], list[DeliveredCall]] = {}
         """Calls whose counterpart from another source has not been found, by name and source."""
 
     def add(self, call: DeliveredCall) -> None:
         """Add a call that has been delivered."""
         self._last.append(call)
+        most = min(max(0, self._limit - 1), _MAX_TIMES) * _MAX_PERIOD
+        del self._last[: max(0, len(self._last) - most)]
         self._unmatched.setdefault((call.name, call.source), []).append(call)
 
     def move_to_reasoning(self) -> None:
@@ -101,7 +102,7 @@ class CallHistory:
 
     def _continued(self, name: str) -> Iterator[DeliveredCall]:
         """Yield the calls with this name that would begin the last repetition of the calls before them."""
-        calls, times = list(self._last), self._limit - 1
+        calls, times = self._last, self._limit - 1
         for period in range(1, min(_MAX_PERIOD, len(calls) // times) + 1) if times > 0 else ():
             block = calls[-times * period :]
             if block[0].name == name and all(map(DeliveredCall.equals, block, block[period:])):

@@ -13,6 +13,7 @@ from typing import Literal
 from attrs import field, frozen
 
 from statemachine.names import is_spelling
+from streamtool.core.bounded_cache import SharedList
 from streamtool.core.conversation import CUSTOM_TOOL_SCHEMA, Conversation, Tool
 from streamtool.core.json_value import Json
 from streamtool.core.turns import Turn, turn_of
@@ -220,7 +221,17 @@ def _required_answer_form(conversation: Conversation, settings: Settings) -> Ans
 
 
 def _callable_tools(conversation: Conversation, settings: Settings) -> CallableTools:
-    names = conversation.choice.names
+    """Return the tools that may be called. Requests with the same tools share them; without tools, they depend on the
+    history.
+    """
+    names, offered = conversation.choice.names, conversation.raw.get("tools")
+    may_share = conversation.tools and not (names or settings.checks_arguments)
+    shared = offered if type(offered) is SharedList and may_share else None
+    key = ("callable", settings.tool_names)
+    if shared is not None:
+        known: tuple[tuple[Tool, ...], CallableTools] | None = shared.made.get(key)
+        if known is not None and known[0] is conversation.tools:
+            return known[1]
     if conversation.tools:
         allowed = [tool for tool in conversation.tools if tool.name in names] if names else conversation.tools
     else:
@@ -236,13 +247,16 @@ def _callable_tools(conversation: Conversation, settings: Settings) -> CallableT
         if settings.checks_arguments and settings.arguments_for(tool.name) == "complete":
             complete.append(tool.name)
             Validator.of(schemas[tool.name])  # compiled now, rather than during a delta
-    return CallableTools(
+    found = CallableTools(
         schemas,
         aliases={_short_name(tool): tool.name for tool in grouped if short[_short_name(tool)] == 1} if grouped else {},
         complete=frozenset(complete),
         edits=settings.tool_names == "edit",
         custom=frozenset(custom),
     )
+    if shared is not None:
+        shared.keep(key, (conversation.tools, found))
+    return found
 
 
 def _unknown_tool_policy(

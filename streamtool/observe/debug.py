@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 import statemachine
 from streamtool.core.conversation import Conversation, MediaPart, Message, TextPart
 from streamtool.core.reply import ReplyEvent
-from streamtool.exchange import FedText, ObservedParser, ParserOptions, UpstreamRequest
+from streamtool.exchange.interfaces import UpstreamRequest
+from streamtool.exchange.listener import FedText, ObservedParser, ParserOptions
 from streamtool.observe.printable import printable
 
 _log = logging.getLogger("streamtool.debug")

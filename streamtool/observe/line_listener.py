@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import statemachine
 from streamtool.core.reply import ReplyEvent
-from streamtool.exchange import FedText, ObservedParser, ParserOptions, UpstreamRequest
+from streamtool.exchange.interfaces import UpstreamRequest
+from streamtool.exchange.listener import FedText, ObservedParser, ParserOptions
 from streamtool.observe import lines
 
 

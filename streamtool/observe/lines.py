@@ -31,7 +31,10 @@ import statemachine
 from streamtool.core.conversation import Message
 from streamtool.core.json_value import Json
 from streamtool.core.reply import ReplyEvent, ReplyFailure, ReplyFinish, ReplyTextDelta
-from streamtool.exchange import Exchange, FedText, ParserOptions, Record, UpstreamRequest
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import UpstreamRequest
+from streamtool.exchange.listener import FedText, ParserOptions
+from streamtool.exchange.record import Record
 from streamtool.forcing.rules import AnyName
 from streamtool.observe.logs import fields
 from streamtool.observe.parser_events import event_as_json, type_name

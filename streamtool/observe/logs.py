@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from streamtool.core.errors import RequestError, StreamtoolError
 from streamtool.core.json_value import Json, json_line
-from streamtool.exchange import NearCall, Record
+from streamtool.exchange.record import NearCall, Record
 from streamtool.observe.printable import code_word, loggable_message, printable
 from streamtool.observe.verdicts import ExchangeVerdict, verdict, verdict_of_error
 from streamtool.policy import FAILURES, TOOL_SEARCH
@@ -144,14 +144,14 @@ def _sum_by_name(pairs: Iterable[tuple[str, int]]) -> Iterable[tuple[str, int]]:
     return summed.items()
 
 
-def summarize(record: Record, *, contents: bool = False) -> str:
-    """Return a one-line summary of the exchange, without what its verdict states."""
+def summarize(record: Record, verdict_text: str, *, contents: bool = False) -> str:
+    """Return a one-line summary of the exchange, without a warning or an error message that its verdict quotes."""
     said = [_served(record)]
     if record.dropped:
         more = len(record.dropped) - _TOLD
         notes = [printable(note) for note in record.dropped[:_TOLD]] + ([f"{more} more"] if more > 0 else [])
         said.append(f"left out or repaired: {', '.join(notes)}")
-    if record.warning:
+    if record.warning and record.warning not in verdict_text:
         said.append(record.warning)
     if record.quoted:
         said.append(f"quoted: {', '.join(f'{count} {why}' for why, count in record.quoted)}")
@@ -169,7 +169,8 @@ def summarize(record: Record, *, contents: bool = False) -> str:
     elif record.incomplete:
         said.append("cut off")
     if record.error is not None:
-        said.append(f"failed: {loggable_message(record.error, contents=contents)}")
+        message = loggable_message(record.error, contents=contents)
+        said.append("failed" if message in verdict_text else f"failed: {message}")
     if record.client:
         said.append(f"client {printable(record.client)}")
     return f"{', '.join(said)} ({record.seconds:.2f} s)"
@@ -205,7 +206,7 @@ def log_exchange(record: Record, *, contents: bool = False, trace: str | None = 
         found = verdict(record, contents=contents)
         known = {**fields(record, contents=contents, found=found), "trace": trace}
         told = found.text if found.ordinary else str(found)
-        _log.log(grave, "%s · %s", summarize(record, contents=contents), told, extra={KEY: known})
+        _log.log(grave, "%s · %s", summarize(record, told, contents=contents), told, extra={KEY: known})
 
 
 def log_rejected(

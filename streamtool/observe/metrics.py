@@ -11,7 +11,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from streamtool.core.errors import SettingsError, StreamtoolError
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 
 try:
     import prometheus_client

@@ -19,18 +19,12 @@ from streamtool.asgi.off_loop import off_loop
 from streamtool.core.clients import ClientNames
 from streamtool.core.errors import StreamtoolError, UpstreamError
 from streamtool.core.reply import ReplyEvent
-from streamtool.exchange import (
-    VERDICT_HEADER,
-    Exchange,
-    ExchangeListener,
-    FedText,
-    NearCall,
-    ObservedParser,
-    ParserOptions,
-    Record,
-    RecordedExchange,
-    UpstreamRequest,
-)
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.inputs import RecordedExchange
+from streamtool.exchange.interfaces import UpstreamRequest
+from streamtool.exchange.listener import ExchangeListener, FedText, ObservedParser, ParserOptions
+from streamtool.exchange.record import NearCall, Record
+from streamtool.exchange.response_headers import VERDICT_HEADER
 from streamtool.observe import debug, logs
 from streamtool.observe.printable import printable
 from streamtool.observe.verdicts import verdict

@@ -17,7 +17,8 @@ from typing import Final
 from streamtool.core.errors import SettingsError
 from streamtool.core.json_value import Json
 from streamtool.core.reply import Usage
-from streamtool.exchange import Exchange, Record
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.record import Record
 from streamtool.observe.logs import fields
 from streamtool.observe.printable import printable
 from streamtool.observe.span_messages import SpanMessages, records_contents

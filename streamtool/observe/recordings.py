@@ -20,7 +20,9 @@ from typing import Final
 
 from streamtool.core.errors import SettingsError
 from streamtool.core.reply import ReplyEvent
-from streamtool.exchange import Exchange, FedText, Record
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.listener import FedText
+from streamtool.exchange.record import Record
 from streamtool.observe import lines
 from streamtool.observe.line_listener import LineListener
 from streamtool.protocols.shared.wire import encode

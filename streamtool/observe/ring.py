@@ -13,8 +13,8 @@ from time import monotonic, time
 from typing import Final
 
 from streamtool.core.json_value import Json
-from streamtool.exchange import Record, RecordedExchange
-from streamtool.exchange.inputs import CHECKSUM, InputLog, RepeatedExchange, repeat
+from streamtool.exchange.inputs import CHECKSUM, InputLog, RecordedExchange, RepeatedExchange, repeat
+from streamtool.exchange.record import Record
 from streamtool.observe import lines
 from streamtool.observe.line_listener import LineListener
 from streamtool.observe.lines import Line

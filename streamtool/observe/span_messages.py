@@ -12,7 +12,9 @@ import statemachine
 from streamtool.core.conversation import Conversation, Message, TextPart
 from streamtool.core.json_value import Json
 from streamtool.core.reply import ReplyAccumulator, ReplyEvent
-from streamtool.exchange import Exchange, FedText, ObservedParser, ParserOptions, UpstreamRequest
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import UpstreamRequest
+from streamtool.exchange.listener import FedText, ObservedParser, ParserOptions
 
 VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SPANS: Final = frozenset(("true", "span_only", "span_and_event"))

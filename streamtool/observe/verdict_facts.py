@@ -7,9 +7,8 @@ from attrs import frozen
 
 from statemachine.names import differs_in_one
 from streamtool.core.errors import StreamtoolError, UpstreamError
-from streamtool.exchange import NearCall, Record
+from streamtool.exchange.record import NearCall, Record
 from streamtool.observe.printable import loggable_message, printable
-from streamtool.policy import TOOL_SEARCH
 
 _NAMED: Final = 3
 """Maximum number of parts to list in a sentence."""
@@ -25,12 +24,14 @@ class FailureWords:
     """Whether the model refused to act."""
 
 
+SEARCH: Final = "tool search"
+"""Cause of an attempt that is repeated with the tools that the model searched for, which is not a failure."""
 FORCE: Final = "Force the call: set `forcing` for the upstream."
 OFFER: Final = 'Offer a tool with this name, or let the client handle the name: `unknown_tools = "deliver"`.'
 CAUSES: Final[Mapping[str, FailureWords]] = {
     "tools denied": FailureWords("denied having tools", refuses=True),
     "environment denied": FailureWords("denied having access to files, commands or the network", refuses=True),
-    "tool search": FailureWords("searched for tools"),
+    SEARCH: FailureWords("searched for tools"),
     "too many searches": FailureWords("searched for tools too often", "Show more tools at once: raise `select_tools`."),
     "wrong tool": FailureWords("called another tool than the required one", FORCE),
     "unknown tool": FailureWords("called a tool that is not offered", OFFER),
@@ -182,7 +183,7 @@ class Facts:
     @property
     def rejected(self) -> list[str]:
         """The failures that led to another request to the model, except searches for tools."""
-        return [cause for cause in self.record.attempts if cause != TOOL_SEARCH.cause and cause not in DECLINED]
+        return [cause for cause in self.record.attempts if cause != SEARCH and cause not in DECLINED]
 
     @property
     def declined(self) -> str:

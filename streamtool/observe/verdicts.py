@@ -14,12 +14,12 @@ from attrs import frozen
 
 from statemachine import CallEnd, CallStart, Discarded, Event
 from streamtool.core import errors
-from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.errors import CONTEXT_EXCEEDED, StreamtoolError, UpstreamError
 from streamtool.core.json_value import Json
 from streamtool.core.reply import Reason, Usage
-from streamtool.exchange import Record, find_near_call
+from streamtool.exchange.near_calls import find_near_call
+from streamtool.exchange.record import Record
 from streamtool.observe.verdict_facts import Facts
-from streamtool.prompting.window import CONTEXT_EXCEEDED
 
 _SERVER_FAILED: Final = 500
 """The lowest status of a server that has failed."""

@@ -17,7 +17,7 @@ from streamtool.asgi.types import SCOPE, AppResponse, ASGIApp, Receive, Scope, S
 from streamtool.core.conversation import Conversation, Forcing, Message, Options, Role, TextPart, Tool
 from streamtool.core.errors import StreamtoolError, UpstreamError, UpstreamRefused, UpstreamTimeout
 from streamtool.core.reply import Choice, ReplyAccumulator, ReplyEvent, ReplyReasoningDelta, ReplyTextDelta
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols.interfaces import UpstreamProtocol
 from streamtool.protocols.registry import UPSTREAMS

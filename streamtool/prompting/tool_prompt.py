@@ -32,10 +32,10 @@ from statemachine import Call, write
 from statemachine.formats import Anchor, find_format
 from streamtool.core.bounded_cache import LruCache
 from streamtool.core.conversation import Tool
-from streamtool.core.errors import RequestError
+from streamtool.core.errors import CONTEXT_EXCEEDED, RequestError
 from streamtool.prompting.history import frame_content
 from streamtool.prompting.one_object import answer_text, is_one_object
-from streamtool.prompting.window import CONTEXT_EXCEEDED, estimate_tokens
+from streamtool.prompting.window import estimate_tokens
 from streamtool.schemas.examples import example_call, schema_of
 from streamtool.schemas.parameters import (
     described_signature,

@@ -12,7 +12,7 @@ import msgspec
 from attrs import evolve
 
 from streamtool.core.conversation import Conversation, TextPart
-from streamtool.core.errors import RequestError
+from streamtool.core.errors import CONTEXT_EXCEEDED, RequestError
 
 BYTES_PER_TOKEN: Final = 4
 MESSAGE_TOKENS: Final = 4
@@ -26,8 +26,6 @@ _MIN_REPLY: Final = 256
 
 _REPLY: Final = 2048
 """Number of tokens to allow for a reply whose length the client does not limit."""
-CONTEXT_EXCEEDED: Final = "context_length_exceeded"
-"""Code of the error for a prompt that does not fit into the window."""
 
 CountTokens = Callable[[str], int]
 """A function that counts the tokens in a string."""

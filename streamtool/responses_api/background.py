@@ -21,7 +21,7 @@ from attrs import define, field
 
 from streamtool.asgi.types import ASGIMessage, ClientWatch, Receive, Send, send_json
 from streamtool.core.errors import ReplyCancelled, StreamtoolError
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.inputs import ExchangeInput
 from streamtool.protocols import responses
 from streamtool.protocols.responses import background

@@ -6,7 +6,7 @@ from functools import partial
 from streamtool.asgi.answers import new_id
 from streamtool.asgi.off_loop import off_loop
 from streamtool.asgi.types import AppResponse, ASGIApp, Receive, Scope, ask
-from streamtool.exchange import decode_body
+from streamtool.exchange.encoding import decode_body
 from streamtool.protocols import responses
 from streamtool.settings import LimitSettings
 from streamtool.store.replies import ClientStoreView

@@ -12,7 +12,7 @@ from streamtool.asgi.answers import new_id
 from streamtool.asgi.off_loop import off_loop
 from streamtool.asgi.types import Scope, Send, route_path, send_json
 from streamtool.core.errors import MethodError
-from streamtool.exchange import decode_body
+from streamtool.exchange.encoding import decode_body
 from streamtool.protocols import responses
 from streamtool.protocols.responses.conversations import StoredConversation
 from streamtool.protocols.shared import wire

@@ -22,8 +22,8 @@ from typing import Any, Final
 from attrs import frozen
 
 from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
-from streamtool.exchange import RecordedExchange, Services
-from streamtool.exchange.inputs import ExchangeInput, InputStep, LongData, UpstreamHead, repeat
+from streamtool.exchange.inputs import ExchangeInput, InputStep, LongData, RecordedExchange, UpstreamHead, repeat
+from streamtool.exchange.interfaces import Services
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.responses.background import events_key, journal_key, lease_key
 from streamtool.protocols.responses.response import contains_tool_keys

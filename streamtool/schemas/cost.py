@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from attrs import define
 
-from statemachine.schema import MISSING, follow
+from statemachine.schema import MISSING, follow, properties
 from streamtool.core.json_value import Json
 
 NODES: Final = 20_000
@@ -30,6 +30,10 @@ NODES: Final = 20_000
 HEIGHT: Final = 48
 """Maximum number of nested subschemas at the same value."""
 PATTERNS: Final = 200
+NAMES_IN_ALTERNATIVES: Final = 100_000
+"""Maximum number of `properties` and `required` names in all alternatives together. A schema that several alternatives
+refer to counts once for each: jsonschema-rs reads its names each time, 100,000 of them in 15 to 30 ms.
+"""
 DEEPEST: Final = 128
 """Maximum number of levels in a document that is checked."""
 STACK: Final = 4_000
@@ -62,8 +66,12 @@ class _Node:
     """One subschema."""
 
     weight: int = 1
+    names: int = 0
+    """Number of names in `properties` and `required`."""
     same: _Numbers = ()
     """The nodes that are checked at the same value."""
+    merged: _Numbers = ()
+    """Those of them that always apply: `allOf` and references."""
     groups: tuple[tuple[_Numbers, _Numbers], ...] = ()
     """A pair for the members and a pair for the items. Each pair consists of mutually exclusive nodes, and nodes that
     may all apply to the same child.
@@ -89,6 +97,14 @@ class SchemaCost:
         """Whether the schema contains alternatives; errors are reported separately for each alternative."""
         self.patterns = patterns
         """The number of patterns in the schema."""
+
+    def names(self) -> list[int]:
+        """Return the number of names of each node, including those of the nodes that always apply with it."""
+        names = [0] * len(self._nodes)
+        for at in self._order:
+            node = self._nodes[at]
+            names[at] = min(UNBOUNDED_LOAD, node.names + sum(names[other] for other in node.merged))
+        return names
 
     @property
     def flat(self) -> int | None:
@@ -151,6 +167,8 @@ class _Graph:
         self._waiting: list[tuple[Json, int]] = []
         self._patterns = 0
         self._alternatives = False
+        self._ways: list[int] = []
+        """The nodes that are alternatives of another one, once for each."""
 
     def cost(self) -> SchemaCost:
         """Read the entire schema and return its cost."""
@@ -161,9 +179,15 @@ class _Graph:
                 later += self._read(*self._waiting.pop())
             # Anchors may be defined after they are referenced.
             for at, reference in later:
-                self._nodes[at].same += (self._node(self._target(reference)),)
+                target = (self._node(self._target(reference)),)
+                self._nodes[at].same += target
+                self._nodes[at].merged += target
             later.clear()
-        return SchemaCost(self._nodes, alternatives=self._alternatives, patterns=self._patterns)
+        found = SchemaCost(self._nodes, alternatives=self._alternatives, patterns=self._patterns)
+        names = found.names()
+        if sum(names[way] for way in self._ways) > NAMES_IN_ALTERNATIVES:
+            raise Unbounded
+        return found
 
     def _node(self, schema: Json) -> int:
         """Return the node number of a subschema."""
@@ -194,8 +218,14 @@ class _Graph:
                 self._anchors[name] = schema
         for word in _SAME:
             if isinstance(ways := schema.get(word), list):
-                node.same += self._all(ways)
+                node.same += (found := self._all(ways))
+                if word == "allOf":
+                    node.merged = found
+                else:
+                    self._ways += found
         self._alternatives = self._alternatives or "anyOf" in schema or "oneOf" in schema
+        required = schema.get("required")
+        node.names = len(properties(schema)) + (len(required) if isinstance(required, list) else 0)
         node.same += self._given(schema, *_SAME_ONE)
         for word in _MAPS:
             # The older `dependencies` may contain lists of names as well.

@@ -33,6 +33,10 @@ DESCRIBED = " // "
 DEFAULT_LENGTH = 80
 """Maximum length of a default that is shown."""
 
+_SCALARS: Final = frozenset(("string", "integer", "number", "boolean", "null"))
+_NOT_BY_NAME: Final = frozenset(("const", "enum", "anyOf", "oneOf", "nullable"))
+"""Keywords that change the text of a type."""
+
 _PLAIN = re.compile(r"[\w$.-]+\Z")
 _SENTENCE = re.compile(r"(.+?[.!?。！？])(?:\s|\Z)", re.DOTALL)
 
@@ -190,6 +194,9 @@ class _SchemaRenderer:
         if self._left < 0 or depth > DEPTH + 1 or not isinstance(schema, Mapping):
             return "any"
         found = self._walker.merged(schema)
+        kind = found.get("type")
+        if isinstance(kind, str) and kind in _SCALARS and _NOT_BY_NAME.isdisjoint(found):
+            return kind  # as most parts are; a reference is longer than this, so it may be repeated
         return self._render_once(found, depth, lambda part: self._type(part, depth), "any")
 
     def _type(self, schema: Schema, depth: int) -> str:

@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 
 from streamtool.asgi.off_loop import off_loop, sized
 from streamtool.asgi.types import Receive, Send
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 
 _LAST_WRITE_SECONDS = 5.0
 """Seconds that the app may continue after a complete reply, once the client has disconnected."""

@@ -12,7 +12,7 @@ import anyio.lowlevel
 
 from streamtool.asgi.off_loop import LARGE, slices
 from streamtool.asgi.types import ASGIMessage, Receive, Send
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.upstream_response import too_large
 from streamtool.server.client_connection import ClientConnection
 from streamtool.server.served_exchange import GRACE

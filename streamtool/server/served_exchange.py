@@ -13,9 +13,10 @@ import anyio
 
 from streamtool.asgi.off_loop import LARGE, slices
 from streamtool.asgi.types import ATTENDED, ASGIApp, ASGIMessage, Receive, Scope, Send
-from streamtool.core.errors import StreamtoolError, UpstreamError
-from streamtool.exchange import MOMENT, Exchange, UpstreamRequest, too_large
-from streamtool.prompting.window import CONTEXT_EXCEEDED
+from streamtool.core.errors import CONTEXT_EXCEEDED, StreamtoolError, UpstreamError
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import MOMENT, UpstreamRequest
+from streamtool.exchange.upstream_response import too_large
 from streamtool.server.client_connection import ClientConnection
 from streamtool.server.gate import ENTRY, Entry
 from streamtool.settings import Settings

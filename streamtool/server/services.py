@@ -8,7 +8,8 @@ from typing import Any, Final
 from statemachine import precompile
 from streamtool.asgi.off_loop import off_loop
 from streamtool.core.errors import SettingsError, StreamtoolError
-from streamtool.exchange import Exchange, Services
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import Services
 from streamtool.protocols.registry import client_protocol
 from streamtool.refusals import Phrases, PhrasesError, default_phrases, extended_phrases, sentence_tables
 from streamtool.settings import Settings

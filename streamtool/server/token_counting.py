@@ -19,7 +19,8 @@ from streamtool.asgi.types import ASGIApp, Receive, Scope, ask
 from streamtool.core.clients import client_of
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError
-from streamtool.exchange import Services, decode_body, decoded_size
+from streamtool.exchange.encoding import decode_body, decoded_size
+from streamtool.exchange.interfaces import Services
 from streamtool.models.engines import read_count
 from streamtool.prompting.window import MESSAGE_TOKENS, CountTokens, prompt_tokens
 from streamtool.protocols.interfaces import CountingProtocol

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 import httpx
 
 from streamtool.core.errors import StreamtoolError
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.observe.observers import OnExchange, Watch, as_error
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import client_protocol

@@ -7,7 +7,8 @@ from typing import Any
 
 import anyio
 
-from streamtool.exchange import MOMENT, Exchange
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import MOMENT
 
 _DRAIN_SECONDS = 0.1
 """Maximum number of seconds to wait for the end of a body after its reply, so that the connection can be reused."""

@@ -16,7 +16,7 @@ from statemachine import precompile
 from streamtool.asgi.answers import new_id
 from streamtool.asgi.types import with_key_in_header
 from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import PROTOCOLS, as_counting_protocol

@@ -18,7 +18,7 @@ import pytest
 from support.dialects import ALL_CLIENTS, CLIENTS, Ask, said, write
 from support.sweeps import each
 
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.filters.quoted_sources import quotation_sources
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings

@@ -19,7 +19,7 @@ from support.sweeps import alternating, each
 from statemachine import Call as Written
 from statemachine import write as write_calls
 from streamtool.core.errors import RequestError
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols.registry import client_protocol
 from streamtool.protocols.shared.wire import more_values

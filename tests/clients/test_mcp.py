@@ -17,7 +17,7 @@ import pytest
 from support.clients import TIMEOUT, word
 from support.servers import uvicorn_server
 
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.testing import Recorded, Script, ScriptedUpstream, text

@@ -15,7 +15,7 @@ from attrs import evolve
 from support.dialects import read, said
 from support.sweeps import each
 
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.settings import Settings, load
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi

@@ -13,7 +13,7 @@ from attrs import frozen
 from support.dialects import said
 from support.servers import uvicorn_server, wait_for
 
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.testing import ScriptedUpstream
 

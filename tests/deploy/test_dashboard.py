@@ -13,8 +13,7 @@ from support.failing_upstreams import failing, good, settings, to_openai
 from support.servers import ROOT, uvicorn_server, wait_for
 
 from streamtool.core.errors import UpstreamError
-from streamtool.exchange import Record
-from streamtool.exchange.interfaces import Interruption
+from streamtool.exchange.record import Interruption, Record
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings, load
 

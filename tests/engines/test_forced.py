@@ -9,7 +9,7 @@ from support.engine import Engine
 from support.validators import assert_valid, validate_chat_whole
 
 from statemachine import FORMATS
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.settings import Settings, UpstreamSettings
 from streamtool.testing import stream_asgi

@@ -11,7 +11,7 @@ from support.engine import Engine, served
 from support.servers import uvicorn_server, wait_for
 
 from streamtool import Proxy, Settings
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("asking")]
 SCHEMA: Any = {

@@ -9,7 +9,7 @@ from support.engine import START, Engine
 from support.servers import RawClient, hypercorn_server, uvicorn_server
 
 from streamtool import Proxy, Settings
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.settings import UpstreamSettings
 from streamtool.testing import stream_asgi

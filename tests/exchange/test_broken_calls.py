@@ -12,7 +12,7 @@ from support.continuing import COMPLETING, KINDS, Continuing, Fault, seen, talke
 from support.dialects import ALL_CLIENTS, Ask, Got
 from support.sweeps import alternating, each
 
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.exchange.resumption import split_at_seam
 from streamtool.forcing.continuation import rest_grammar
 from streamtool.testing import Script

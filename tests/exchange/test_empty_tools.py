@@ -76,3 +76,21 @@ def test_the_transport_omits_an_empty_list_of_tools():
     with httpx.Client(transport=SyncToolTransport(httpx.MockTransport(answer))) as client:
         client.post("http://localhost/v1/chat/completions", json={**plain, "tools": []})
     assert seen == [plain]
+
+
+@both
+async def test_hosted_tools_alone_share_nothing_between_conversations():
+    """The tools that may be called are then those of the history."""
+    search = [{"type": "web_search", "filters": {"allowed_domains": [f"d{n}.example.com" for n in range(400)]}}]
+    for name in ("read_mail", "delete_file"):
+        app = ScriptedUpstream(said("chat", f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>'))
+        called = {"type": "function_call", "call_id": "c", "name": name, "arguments": "{}"}
+        asked = [
+            {"role": "user", "content": "Go on."},
+            called,
+            {"type": "function_call_output", "call_id": "c", "output": "ok"},
+        ]
+        body = json.dumps({"model": "m", "tools": search, "input": asked}).encode()
+        async with stream_asgi(ToolMiddleware(app, app_protocol="chat"), path("responses"), body=body) as reply:
+            parts = json.loads(await reply.body())["output"]
+        assert [part.get("name") for part in parts if part["type"] == "function_call"] == [name]

@@ -22,8 +22,10 @@ from support.validators import (
 
 from streamtool.core.errors import RequestError, TooLargeError, UpstreamError
 from streamtool.core.reply import Reason, Usage
-from streamtool.exchange import Exchange, Record, UpstreamRequest
 from streamtool.exchange.encoding import Inflate
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import UpstreamRequest
+from streamtool.exchange.record import Record
 from streamtool.exchange.request import attempt
 from streamtool.protocols import chat
 from streamtool.settings import LimitSettings, ModelRule, Settings, ToolSettings

@@ -16,7 +16,7 @@ from support.continuing import COMPLETING, KINDS, Continuing, Fault, seen, talke
 from support.dialects import ALL_CLIENTS, Ask, Got, write
 from support.sweeps import alternating, each
 
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 
 both = pytest.mark.anyio
 

@@ -18,7 +18,8 @@ from support.sweeps import alternating, each
 
 from statemachine import Call
 from statemachine import write as write_calls
-from streamtool.exchange import Exchange, Services
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import Services
 from streamtool.middleware import ToolMiddleware
 from streamtool.prompting import transcript_key
 from streamtool.protocols.registry import client_protocol

@@ -15,7 +15,8 @@ import pytest
 from attrs import frozen
 from support.dialects import CLIENTS, Ask, Got, events, read, write
 
-from streamtool.exchange import Exchange, Record
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.record import Record
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings
 from streamtool.testing import Script, text

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from support.sweeps import alternating, each
 
 from statemachine import Call
 from statemachine import write as write_calls
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.forcing.continuation import rest_grammar
 from streamtool.middleware import ToolMiddleware
 from streamtool.testing import Hold, Script, ScriptedUpstream, stream_asgi
@@ -311,7 +312,6 @@ XML = "".join(
 
 @both
 async def test_tokens_are_counted_by_the_tokenizer_if_it_is_known(monkeypatch):
-    """Without it, each `<` counts as one more token, since a server withholds it together with the next one."""
     counted = lambda self, model: lambda text: len(TOKEN.findall(text))  # noqa: E731
     monkeypatch.setattr("streamtool.upstream.tokenizers.TokenizerFiles.of", counted)
     size = len(TOKEN.findall(XML))
@@ -325,31 +325,40 @@ async def test_tokens_are_counted_by_the_tokenizer_if_it_is_known(monkeypatch):
             assert record.resumed[0].character == at
 
 
-@both
-async def test_closing_tags_do_not_end_a_reply_early():
-    """A server does not withhold `</`, which is a token and begins no stop sequence."""
-    size = len(TOKEN.findall(TAGS))
-    expected, _ = await talk(Limited(COMPLETING, TAGS), fields={"max_tokens": size})
-    for count in (9, size // 2, size - 2):
-        upstream = Limited(COMPLETING, TAGS, Fault(len("".join(TOKEN.findall(TAGS)[:count])), "reset"))
-        got, _ = await talk(upstream, fields={"max_tokens": size})
-        assert (got.parts, got.reason, len(upstream.requests)) == (expected.parts, expected.reason, 2)
+class Withholding(Limited):
+    """A server that withholds a token that may be the beginning of a stop sequence: its delta is empty, and the next
+    one contains both.
+    """
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args, tokens=re.compile(r"</|<| ?\w{1,4}|[^\w\s<]{1,3}|\s+").findall)
 
-@both
-async def test_special_tokens_do_not_end_a_reply_early():
-    """A server does not withhold them: no special token begins another one."""
-    reply = "".join(f'<|python_start|>[write_file(path="{name}")]<|python_end|>' for name in "abcd")
-    size = len(TOKEN.findall(reply))
-    expected, _ = await talk(Limited(COMPLETING, reply), fields={"max_tokens": size}, format="pythonic")
-    assert len(expected.parts) == 4
-    for count in (9, size // 2, size - 2):
-        upstream = Limited(COMPLETING, reply, Fault(len("".join(TOKEN.findall(reply)[:count])), "reset"))
-        got, _ = await talk(upstream, fields={"max_tokens": size}, format="pythonic")
-        assert (got.parts, got.reason, len(upstream.requests)) == (expected.parts, expected.reason, 2)
+    def deltas(self, tokens: list[str], how: str) -> list[str]:
+        out, before = [], ""
+        for token in tokens:
+            withheld = token == "<"
+            out.append("" if withheld else before + token)
+            before = token if withheld else ""
+        return [*out, before] if before and how != "reset" else out
 
 
 TAGS = "one</b> two</b> three</b> four</b> five</b> six</b> seven</b> eight</b> nine</b>"
+SPECIAL = "".join(f'<|python_start|>[write_file(path="{name}")]<|python_end|>' for name in "abcd")
+
+
+@both
+@each("text,format", [(XML, "auto"), (TAGS, "auto"), (SPECIAL, "pythonic")])
+async def test_a_withheld_token_counts_once(text, format):
+    """Whether the tokenizer has a token for `<parameter`, `</` or `<|python_start|>`, the reply ends at the limit."""
+    for server in (Limited, Withholding):
+        tokens = server(COMPLETING, text).tokens(text)
+        withheld = [count for count, token in enumerate(tokens, 1) if token == "<" and count < len(tokens) - 4]
+        for most in range(len(tokens) - 3, len(tokens) + 1):
+            expected, _ = await talk(server(COMPLETING, text), fields={"max_tokens": most}, resume=0, format=format)
+            for count in (9, len(tokens) // 2, len(tokens) - 8, *withheld[-2:]):
+                upstream = server(COMPLETING, text, Fault(len("".join(tokens[:count])), "reset"))
+                got, _ = await talk(upstream, fields={"max_tokens": most}, format=format)
+                assert (seen(got), len(upstream.requests)) == (seen(expected), 2)
 
 
 def limit(kind: str, tokens: int) -> dict[str, int]:

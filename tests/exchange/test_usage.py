@@ -12,7 +12,8 @@ from support.dialects import CLIENTS, PATHS, UPSTREAMS, USAGE, Ask, events, read
 from support.servers import uvicorn_server
 from support.sweeps import each
 
-from streamtool.exchange import MOMENT, Record
+from streamtool.exchange.interfaces import MOMENT
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.settings import Settings
 from streamtool.testing import Die, Hang, Script, ScriptedUpstream, stream_asgi

@@ -17,7 +17,8 @@ from statemachine import FORMATS, OPT_IN, CallStart, Parser, parse
 from statemachine import Call as Written
 from statemachine import write as write_calls
 from streamtool.core.conversation import Conversation, Message, TextPart, ToolCall, ToolResult
-from streamtool.exchange import Exchange, Record
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.record import Record
 from streamtool.filters import QuotationFilter, quotation_sources
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols import chat

@@ -14,7 +14,7 @@ from statemachine import Call
 from statemachine import write as written
 from streamtool.core.conversation import Forcing
 from streamtool.core.errors import SettingsError
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.filters import Prefilled
 from streamtool.middleware import ToolMiddleware
 from streamtool.policy import refused_part

@@ -11,7 +11,7 @@ from support.inspected import CALL, TOOLS, ask, held, inspected, model, request,
 
 from conformance.cases import read_cases
 from statemachine import FORMATS, Call, Limits, Parser, write
-from streamtool.exchange import ParserOptions
+from streamtool.exchange.listener import ParserOptions
 from streamtool.inspector import views
 from streamtool.inspector.case import case
 from streamtool.inspector.playground import play

@@ -21,7 +21,7 @@ from support.scripted_replies import ANNOUNCED, BLOCKED, CALL, COMPLETE, DENIED,
 from support.servers import uvicorn_server, wait_for
 
 from streamtool.core.errors import SettingsError, UpstreamError
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.observe.logs import JsonFormatter, TextFormatter, printable
 from streamtool.observe.metrics import Metrics
@@ -333,11 +333,24 @@ async def test_the_text_of_an_upstream_error_reaches_only_the_client(tools, logg
 
 
 @both
+async def test_the_error_of_a_record_refers_to_no_frames():
+    """They contain the client's headers, and a record may be kept for long."""
+    records: list[Record] = []
+    cut = Script((*said("chat", "Well").steps[:-3], Die(UpstreamError("the upstream at u fell silent"))))
+    app = ToolMiddleware(ScriptedUpstream(cut), app_protocol="chat", on_exchange=records.append)
+    async with stream_asgi(app, body=json.dumps(write("chat", ASK)).encode()) as stream:
+        await stream.body()
+    error = records[0].error
+    assert error is not None
+    assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
+
+
+@both
 async def test_our_own_error_messages_are_logged(logged):
     cut = Script((*said("chat", "Well").steps[:-3], Die(UpstreamError("the upstream at u fell silent"))))
     seen = Seen(ScriptedUpstream(cut))
     await seen.ask("chat", ASK)
-    assert "failed: the upstream at u fell silent (" in logged()[0].getMessage()
+    assert logged()[0].getMessage().count("the upstream at u fell silent") == 1
 
 
 @both
@@ -345,7 +358,8 @@ async def test_the_error_of_a_passed_on_exchange_is_logged(logged):
     seen = Seen(ScriptedUpstream(Script((), before=(Die(UpstreamError("the upstream at u cannot be reached")),))))
     await seen.ask("chat", Ask(ASK.turns), accept=(502,))
     (record,) = logged()
-    assert "m: passed on, failed: the upstream at u cannot be reached (" in record.getMessage()
+    assert "m: passed on, failed (" in record.getMessage()
+    assert record.getMessage().count("the upstream at u cannot be reached") == 1
     assert seen.count("errors_total", status="502", client="") == 1
 
 
@@ -427,7 +441,7 @@ def test_a_transport_that_cannot_connect_logs_the_error(tools, logged):
         client.post(URL, json=write("chat", Ask(ASK.turns, tools)))
     (record,) = logged()
     assert record.streamtool["outcome"] == "error"
-    assert "failed: the request failed: an exception was raised (" in record.getMessage()
+    assert record.getMessage().count("the request failed: an exception was raised") == 1
 
 
 REFUSED: dict[int, tuple[str, str, list[tuple[bytes, bytes]], bytes]] = {

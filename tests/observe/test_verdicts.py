@@ -15,12 +15,13 @@ from statemachine import FORMATS, Parser
 from streamtool.core import errors
 from streamtool.core.errors import StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.core.reply import Reason, Usage
-from streamtool.exchange import find_near_call
-from streamtool.exchange.interfaces import ExchangeOutcome, Interruption, NearCall, NearCallCause, PromptCut
+from streamtool.exchange.near_calls import find_near_call
+from streamtool.exchange.record import ExchangeOutcome, Interruption, NearCall, NearCallCause, PromptCut
 from streamtool.observe import verdicts
-from streamtool.observe.verdict_facts import CAUSES, DECLINED, DISCARDS
+from streamtool.observe.verdict_facts import CAUSES, DECLINED, DISCARDS, SEARCH
 from streamtool.observe.verdicts import NOTES, ROWS, verdict, verdict_of_error, verdict_of_text
 from streamtool.policy import FAILURES as TABLE
+from streamtool.policy import TOOL_SEARCH
 from streamtool.testing import ScriptedUpstream, stream_asgi, text
 
 both = pytest.mark.anyio
@@ -397,3 +398,8 @@ async def test_a_constraint_that_the_server_ignores_is_named():
     app = inspected(model("No.", "No.", "No."), app_forcing="schema", app_protocol="chat")
     await ask(app, request(tool_choice="required"))
     assert "The server ignored the constraint (`schema`)" in app.observers.ring.summary("1")["verdict"]["step"]
+
+
+def test_a_search_has_the_cause_that_the_policy_gives_it():
+    """The verdict of a text loads no policy, so the word is written twice."""
+    assert TOOL_SEARCH.cause == SEARCH

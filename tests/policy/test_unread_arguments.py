@@ -8,7 +8,7 @@ from support.dialects import ALL_CLIENTS, Ask, Got, path, read, said, write
 from support.native_upstreams import native
 from support.sweeps import each
 
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 

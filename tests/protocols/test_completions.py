@@ -321,6 +321,10 @@ class TestReply:
         data = say("a\ud83d"), say("\ude00b"), say("\ud83d"), DONE
         assert read(*data)[1:4] == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "😀b"), ReplyTextDelta(0, "\ufffd")]
 
+    def test_withheld_tokens_count_when_their_text_arrives(self):
+        data = say("a"), say(""), say(""), say("bcd"), say(""), say("", "stop"), DONE
+        assert [event.text for event in read(*data) if type(event) is ReplyTextDelta] == ["a", "", "", "bcd"]
+
     @pytest.mark.parametrize("indent", [None, 2])
     def test_one_document(self, indent):
         body = json.dumps(chunk("hi", "length", usage={"prompt_tokens": 1}), indent=indent).encode()

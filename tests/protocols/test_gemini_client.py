@@ -19,7 +19,7 @@ from streamtool.core.reply import (
     ReplyStart,
     ReplyTextDelta,
 )
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.protocols import gemini
 from streamtool.protocols.registry import client_protocol
 from streamtool.protocols.table import PATHS, at_path

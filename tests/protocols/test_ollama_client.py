@@ -7,7 +7,7 @@ import pytest
 
 from streamtool.core.conversation import Message, OutputFormat, TextPart, ToolCall, ToolResult
 from streamtool.core.errors import RequestError
-from streamtool.exchange import Exchange
+from streamtool.exchange.exchange import Exchange
 from streamtool.protocols import ollama
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import LimitSettings, Settings

@@ -19,7 +19,8 @@ from support.sweeps import each
 
 from streamtool.core.conversation import Options
 from streamtool.core.errors import RequestError
-from streamtool.exchange import Exchange, Record
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.record import Record
 from streamtool.protocols.options import (
     CONTAINERS,
     OPTIONS,

@@ -22,7 +22,7 @@ from support.sweeps import each
 from streamtool.cli import main
 from streamtool.cli.app import app as cli
 from streamtool.core.errors import SettingsError
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings, load
 from streamtool.testing import ScriptedUpstream, chunk, event, status, stream_asgi, text

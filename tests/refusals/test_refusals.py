@@ -16,7 +16,7 @@ from support.refusal_corpus import CORPUS, NEGATIVES, ROOT
 from streamtool import sample
 from streamtool.cli import main
 from streamtool.core.errors import SettingsError
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.refusals import (
     OpeningWatch,

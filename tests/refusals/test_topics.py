@@ -12,7 +12,7 @@ from support.dialects import events
 from support.refusal_corpus import NEGATIVES, ROOT
 
 from streamtool.core.conversation import Tool
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.refusals import OpeningWatch, Phrases, PhrasesError, Topics
 from streamtool.refusals.opening import HELD

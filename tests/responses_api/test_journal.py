@@ -19,8 +19,8 @@ from support.validators import assert_valid, validate_responses_stream
 
 from streamtool.core.clients import client_of
 from streamtool.core.errors import UpstreamError
-from streamtool.exchange import Services
 from streamtool.exchange.inputs import ExchangeInput, repeat
+from streamtool.exchange.interfaces import Services
 from streamtool.middleware import ToolMiddleware
 from streamtool.protocols import responses
 from streamtool.responses_api.journal import JournaledRequest, Lease, claim, forget_journal, pack, read_lease, unpack

@@ -3,12 +3,13 @@ items.
 """
 
 import time
+from functools import partialmethod
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine.schema import ANY, SchemaWalker, described_node, types
+from statemachine.schema import ANY, MAX_LOOKUP_PARTS, SchemaWalker, described_node, types
 from streamtool.schemas.parameters import described_signature, first_sentence, parameter_list, parameters, signature
 
 WEATHER = {
@@ -212,6 +213,42 @@ def test_a_node_knows_whether_it_is_optional():
 def test_a_schema_without_members_has_no_node():
     for schema in (None, True, {}, {"type": "object"}, {"properties": {}}, "object", {"items": {"type": "string"}}):
         assert described_node(schema) is None
+
+
+def test_all_lookups_together_read_a_bounded_number_of_subschemas(monkeypatch):
+    """A reply may contain any number of keys, and each is looked up in all alternatives."""
+    ways = [{"type": "object", "additionalProperties": {"$ref": "#/properties/a"}} for _ in range(30)]
+    node = described_node({"type": "object", "properties": {"a": {"anyOf": ways}}}).member("a")
+    reads = 0
+
+    def read(self, *given, of):
+        nonlocal reads
+        reads += 1
+        return of(self, *given)
+
+    for name in ("_part", "_collect_names"):
+        monkeypatch.setattr(SchemaWalker, name, partialmethod(read, of=getattr(SchemaWalker, name)))
+    for number in range(1_000):
+        inner = node.member(f"k{number}")
+        assert inner is None or inner.near("other", ()) is None
+    assert MAX_LOOKUP_PARTS < reads < 2 * MAX_LOOKUP_PARTS
+
+
+def test_members_that_need_no_alternatives_are_found_however_many_there_are():
+    defs = {"M": {"additionalProperties": {"type": "integer"}}, "O": {"properties": {"n": {"type": "null"}}}}
+    declared = {name: {"$ref": f"#/$defs/{name}"} for name in defs}
+    node = described_node({"properties": declared, "$defs": defs})
+    for number in range(MAX_LOOKUP_PARTS + 1):
+        assert node.member("M").member(f"k{number}").types == {"integer"}
+    assert node.member("O").member("n").types == {"null"}
+
+
+def test_a_lookup_is_cached_for_all_values_with_the_same_subschema():
+    """A map may have more entries than lookups in alternatives are allowed."""
+    ways = [{"type": "object", "properties": {"n": {"type": "integer"}, word: {}}} for word in "ab"]
+    node = described_node({"type": "object", "additionalProperties": {"anyOf": ways}})
+    for number in range(MAX_LOOKUP_PARTS):
+        assert node.member(f"k{number}").member("n").types == {"integer"}
 
 
 def test_a_schema_with_exploding_parts_is_read_in_bounded_time():

@@ -311,6 +311,10 @@ for _ in range(2000):
         chain(60, "anyOf"),
         DEEP,
         {"properties": {str(i): {} for i in range(30_000)}},
+        *(
+            {"anyOf": [way] * 400, "$defs": {"d": {"properties": {str(i): {} for i in range(300)}}}}
+            for way in ({"$ref": "#/$defs/d"}, {"allOf": [{"allOf": [{"$ref": "#/$defs/d"}]}]})
+        ),
         {"description": "x" * 3_000_000},
         {"a": object()},
         {"a": "\ud800"},

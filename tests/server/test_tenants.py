@@ -18,7 +18,7 @@ from support.redis_server import places
 from support.servers import Served, hypercorn_server, uvicorn_server, wait_for
 
 from streamtool.core.clients import client_of, key_of
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.observe.otel import OpenTelemetry
 from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings

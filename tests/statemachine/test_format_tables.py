@@ -2,15 +2,17 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
-from statemachine import FORMATS, OPT_IN, Parser, formats
+from statemachine import FORMATS, OPT_IN, Parser, formats, precompile
 from statemachine.formats import DEFAULT, REASONING
-from statemachine.formats.compile import precompile, tables_of
+from statemachine.formats.compile import tables_of
 from statemachine.formats.format import (
     Anchor,
     Envelope,
@@ -102,6 +104,21 @@ def test_tables_are_shared_between_parsers() -> None:
     known = tables_of.cache_info().misses
     assert Parser(["f"])._machine.tables is Parser({"g": {}})._machine.tables
     assert tables_of.cache_info().misses == known
+
+
+LOADED = """
+import sys
+from statemachine import FORMATS, Call, parse, precompile, write
+calls = [write([Call("f", '{"a": 1}')], form) for form in FORMATS]
+precompile()
+known = set(sys.modules)
+print([parse(call, ["f"])[1] for call in calls if not parse(call, ["f"])[0]] != [], set(sys.modules) - known)
+"""
+
+
+def test_after_precompiling_no_reply_loads_a_module() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert done.stdout == "True set()\n"
 
 
 def test_reasoning_spans() -> None:

@@ -144,3 +144,16 @@ def test_a_call_that_swallowed_its_own_markup_is_incomplete(read: Read, name: st
     end = closer(name).replace("{key}", "command")
     found = read(name, text.replace(end, "", 1))
     assert not (found.complete and end.removesuffix("command>") in found.arguments)
+
+
+@each("name", sorted(KEYED))
+@each("key", ["i", "in", "p", "para", "t", "arg", "f"])
+def test_a_parameter_whose_name_is_the_beginning_of_a_marker(name: str, key: str) -> None:
+    """A value may contain a marker or a tag that begins like the parameter's own, such as `<invoke` for `i`."""
+    tools = {"write": {"type": "object", "properties": {"path": STRING, key: STRING}}}
+    arguments = {"path": "a <b>b</b>", key: "c <index>d</index> e"}
+    text = call(name, "write", **arguments)
+    whole = outcome([text], tools, None, formats=[name])
+    assert outcome(text, tools, None, formats=[name]) == whole
+    [found] = calls_of(whole)
+    assert json.loads(found.arguments) == arguments

@@ -167,3 +167,19 @@ def test_pieces_of_a_string_in_json_string_arguments_are_emitted_by_their_feed(f
     for end, events in every(text, form, TOOLS["without a schema"], 4):
         if end - 4 > start and end <= start + len(VALUE):
             assert events == [ArgumentsDelta(0, text[end - 4 : end])]
+
+
+@each(
+    "text,at",
+    [
+        ("<tool_call><|channel|>", "<tool_call><|"),
+        ("Write <tool_call></function>", "Write <tool_call></"),
+        ("<tool_calls></function>", "<tool_calls></f"),
+    ],
+)
+def test_an_opener_waits_for_what_follows_only_while_it_may_be_repeated(text: str, at: str) -> None:
+    """The beginning of any other marker shows that the opener is text."""
+    parser = Parser({"f": {}})
+    events = [parser.feed(char) for char in text]
+    opener = text[text.index("<") : text.index(">") + 1]
+    assert events[len(at) - 1] == [TextDelta(opener)]

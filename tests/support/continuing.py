@@ -15,7 +15,7 @@ from support.protocol_validators import VALIDATORS
 from support.validators import assert_valid
 
 from streamtool.core.errors import UpstreamError, UpstreamTimeout
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.models.engines import ENGINES, FoundEngine
 from streamtool.settings import Settings
@@ -106,13 +106,17 @@ class Continuing:
         ends = {"reset": "die", "stall": "die", "hang": "die", "fin": "die", "broken": "stop"}.get(how, how)
         if fault is not None:
             pieces += self.tokens(fault.bad)
-        steps = tuple(SAYS[protocol_of(self.kind)]([piece for piece in pieces if piece], ends))
+        steps = tuple(SAYS[protocol_of(self.kind)](self.deltas([piece for piece in pieces if piece], how), ends))
         if how in ERRORS:
             steps = (*steps, Die(ERRORS[how]))  # type: ignore[assignment]
         if how == "hang":
             steps = (*steps, Hang())  # type: ignore[assignment]
         media = "application/x-ndjson" if self.kind == "ollama" else "text/event-stream"
         return Script(steps, content_type=media)
+
+    def deltas(self, tokens: list[str], how: str) -> list[str]:
+        """Return the deltas in which the server sends these tokens of a reply that ends in this way."""
+        return tokens
 
     def beginning(self, body: Mapping[str, Any]) -> str:
         """Return the beginning of the reply that the request contains."""

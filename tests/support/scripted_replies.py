@@ -6,7 +6,7 @@ import pytest
 from support.dialects import CLIENTS, Ask, Got, path, read, said, write
 from support.validators import Violation, assert_valid, validate_chat_stream
 
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.settings import Settings
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi

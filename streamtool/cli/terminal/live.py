@@ -32,7 +32,7 @@ from streamtool.cli.console import PipeConsole
 from streamtool.cli.terminal.call_view import CallView
 from streamtool.cli.terminal.costs import Meter
 from streamtool.core.json_value import json_line
-from streamtool.exchange import Record
+from streamtool.exchange.record import Record
 from streamtool.observe.verdicts import verdict
 
 _SHOWN = 160

@@ -71,8 +71,8 @@ def read(template: Json) -> Described:
 
 
 def check_markers(form: Format) -> None:
-    """Reject a format whose markers cannot be told apart from one another, or from those of other formats, or whose own
-    calls would not be read.
+    """Reject a format whose markers cannot be distinguished from one another, or from those of other formats, or whose
+    own calls would not be read.
 
     Raises:
         FormatError: a marker is also another marker, or begins with one; or calls are not read as they are written.

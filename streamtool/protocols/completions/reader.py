@@ -4,7 +4,7 @@ Theory of operation. `ChoicesReader` handles everything common to replies with c
 consists only of text. A piece of text may end in the middle of a character, which `wire.Joiner` handles.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from attrs import Factory, define
 
@@ -13,6 +13,9 @@ from streamtool.core.reply import Reason, ReplyTextDelta
 from streamtool.protocols.shared import wire
 from streamtool.protocols.shared.choices import ChoicesReader
 from streamtool.protocols.shared.stream import Events
+
+_MOST_WITHHELD: Final = 16
+"""Maximum number of tokens that a server withholds at a time; stop sequences are shorter."""
 
 
 @define
@@ -25,14 +28,25 @@ class ChoiceReader:
     buffered: int = 0
     """Always 0, because text is never buffered."""
     _text: wire.Joiner = Factory(wire.Joiner)
+    _withheld: int = 0
+    """Number of empty pieces before the next text, which contains their tokens: a server withholds a token that may
+    begin a stop sequence (`process_token` in llama.cpp's server).
+    """
 
     def read(self, fields: JsonObject, events: Events) -> None:
         """Read one entry of `choices`, from a chunk or a whole reply."""
         text = fields.get("text")
-        if type(text) is str and text:
+        if type(text) is not str:
+            return
+        if text:
             text = self._text.feed(text)
-            if text:
-                events.append(ReplyTextDelta(self.index, text))
+        if text:
+            # One event for each token: a reply that is continued has to be counted.
+            events += [ReplyTextDelta(self.index, "")] * self._withheld
+            self._withheld = 0
+            events.append(ReplyTextDelta(self.index, text))
+        elif fields.get("finish_reason") is None and self._withheld < _MOST_WITHHELD:
+            self._withheld += 1
 
     def close(self, events: Events, *, cut: bool) -> None:  # noqa: ARG002  truncated text is not treated differently
         """End the choice."""
