@@ -443,6 +443,12 @@ class Exchange:
         return self._record.record(self.received, self.plan, self._response, choices, quoted=quoted, done=self.done)
 
     @property
+    def first_call(self) -> tuple[str, str] | None:
+        """The name of the first call that the client has received, and the beginning of its arguments; or None."""
+        calling = [choice for choice in self._choices.filters.values() if choice.first_call is not None]
+        return min(calling, key=lambda choice: choice.first_call_at or 0.0).first_call if calling else None
+
+    @property
     def may_have_near_call(self) -> bool:
         """Whether the reply has ended without a call, and contains text that `near_call` has to examine."""
         text = self._text_without_calls

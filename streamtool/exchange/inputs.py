@@ -10,7 +10,6 @@ plan, the stored values that the request refers to, each request to the upstream
 none of these services, and stores nothing.
 """
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Final
@@ -20,7 +19,6 @@ from attrs import define, evolve, field, frozen
 from streamtool import prompting
 from streamtool.core.conversation import Tool
 from streamtool.core.errors import StreamtoolError
-from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallStart, ReplyEvent, ReplyTextDelta
 from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.interfaces import NO_SERVICES, ClientStore, Services, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
@@ -34,11 +32,8 @@ INPUT_OVERHEAD: Final = 100
 """Approximate number of bytes of memory that an input requires in addition to its data."""
 OTHER_OVERHEAD: Final = 1_000
 """The same for a request, and for an input that is not data."""
-CHECKSUM: Final = zlib.adler32(b"")
 _REPORTED: Final = 16 * 1024
 """Growth of a log, in bytes, between two reports."""
-_CALL: Final = 1_000
-"""Number of characters of the first call's arguments to keep."""
 _ENCODING: Final = b"content-encoding"
 _USED: Final = frozenset((_ENCODING, b"x-request-id", b"request-id"))
 """The upstream's headers that the reply depends on. A journal also needs the others, but without one, none is kept."""
@@ -167,10 +162,8 @@ class InputLog:
     times: list[float] = field(factory=list, init=False)
     """The time after each input. An input is complete when its time is known."""
     requests: list[SentRequest] = field(factory=list, init=False)
-    called: list[ReplyCallStart | ReplyArgumentsDelta] = field(factory=list, init=False)
-    """The first events about calls that the client received."""
-    checksum: int = field(default=CHECKSUM, init=False)
-    """Checksum of the data for the client: Adler-32, the fastest one in the library."""
+    sent: int = field(default=0, init=False)
+    """Size in bytes of the data for the client. The repetition's must be the same."""
     put: Callable[[ExchangeInput], object] = field(init=False)
     stamp: Callable[[float], object] = field(init=False)
     reported: int = field(default=0, init=False)
@@ -178,7 +171,6 @@ class InputLog:
     _on_growth: Callable[[], object] | None = field(default=None, init=False)
     taken: int | None = field(default=None, init=False)
     """Number of inputs that the journal has taken, or None without a journal."""
-    _called: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.size = self.origin.size
@@ -193,17 +185,6 @@ class InputLog:
         self.reported = self.size + _REPORTED
         if self._on_growth is not None:
             self._on_growth()
-
-    def note_calls(self, events: Iterable[ReplyEvent]) -> None:
-        """Keep the first events about calls."""
-        if self._called < _CALL:
-            for event in events:
-                if type(event) is ReplyCallStart:
-                    self.called.append(event)
-                    self._called += 1
-                elif type(event) is ReplyArgumentsDelta:
-                    self.called.append(event)
-                    self._called += 1 + len(event.text)
 
     def take(self) -> list[ExchangeInput]:
         """Return the inputs since the last call. Unless the log is watched, they are not kept."""
@@ -321,7 +302,7 @@ class RecordedExchange(Exchange):
         log = self.log
         log.put(LongData(data) if long else data)
         log.stamp(self._time())
-        log.checksum = zlib.adler32(out, log.checksum)
+        log.sent += len(out)
         log.size = size = log.size + len(data) + INPUT_OVERHEAD
         if size > log.reported:
             log.report()
@@ -342,17 +323,12 @@ class RecordedExchange(Exchange):
     def keepalive(self) -> bytes:
         return self._record_input(InputStep.KEEPALIVE, super().keepalive())
 
-    def _send(self, out: list[ReplyEvent]) -> bytes:
-        if len(out) != 1 or type(out[0]) is not ReplyTextDelta:
-            self.log.note_calls(out)
-        return Exchange._send(self, out)  # noqa: SLF001  the base class's, without the cost of `super`
-
     def _record_input(self, one: ExchangeInput, out: bytes, size: int = 0) -> bytes:
         """Record an input that has led to this data for the client, and return the data."""
         log = self.log
         log.put(one)
         log.stamp(self._time())
-        log.checksum = zlib.adler32(out, log.checksum)
+        log.sent += len(out)
         log.size += size + OTHER_OVERHEAD
         log.report()
         return out

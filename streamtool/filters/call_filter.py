@@ -28,6 +28,8 @@ from streamtool.protocols.shared import wire
 
 _PIECES: Final = 32
 """Maximum number of pieces of arguments that are stored apart."""
+_FIRST: Final = 1_000
+"""Number of characters of the first call's arguments to keep."""
 
 
 class CallFilter:
@@ -39,6 +41,7 @@ class CallFilter:
         "_complete",
         "_cut_text",
         "_earlier",
+        "_first",
         "_history",
         "_ids",
         "_omitted",
@@ -90,6 +93,8 @@ class CallFilter:
         """Whether the client has received a part of a call to a custom tool, which it could take for the whole."""
         self.streams = False
         """Whether the open call's arguments are passed on unchanged, as they arrive."""
+        self._first: tuple[str, str] | None = None
+        """The name of the first call and the beginning of its arguments, once it has ended."""
         self.first_call_at: float | None = None
         """Time when the start of the first call was emitted, or None if none has been emitted."""
 
@@ -112,6 +117,13 @@ class CallFilter:
     def open_id(self) -> str | None:
         """The id of the open call, or None if none is open that the client may receive."""
         return None if self._open is None else self._open.id or None
+
+    @property
+    def first_call(self) -> tuple[str, str] | None:
+        """The name of the first call that the client receives, and the beginning of its arguments so far; or None."""
+        if self._first is None and self._open is not None and self._open.committed:
+            return self._open.name, self._emitted()[:_FIRST]
+        return self._first
 
     @property
     def may_continue(self) -> bool:
@@ -335,8 +347,12 @@ class CallFilter:
             self._emit(text, out)
         self._complete += complete
         out.append(ReplyCallEnd(self._choice, self.index, complete, call.id in self._tally.repeated))
-        if complete:
-            self._history.add(DeliveredCall(call.name, self._emitted(), call.source))
+        if complete or self._first is None:
+            emitted = self._emitted()
+            if self._first is None:
+                self._first = call.name, emitted[:_FIRST]
+            if complete:
+                self._history.add(DeliveredCall(call.name, emitted, call.source))
         self._forget()
 
     def _emitted(self) -> str:

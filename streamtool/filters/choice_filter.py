@@ -232,6 +232,11 @@ class ChoiceFilter:
         return quotation or self._calls.buffering_reason or self._text.buffering_reason
 
     @property
+    def first_call(self) -> tuple[str, str] | None:
+        """The name of the first call that the client receives, and the beginning of its arguments so far; or None."""
+        return self._calls.first_call
+
+    @property
     def first_call_at(self) -> float | None:
         """Time when the start of the first call was emitted, or None if none has been emitted."""
         return self._calls.first_call_at

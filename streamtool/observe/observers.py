@@ -210,7 +210,7 @@ class Watch:
         if self._recording is not None:
             self._recording.end(record)
         if self._inspected is not None:
-            self._inspected.end(record)
+            self._inspected.end(record, self._exchange.first_call)
         logs.log_exchange(
             record,
             contents=observers.contents,

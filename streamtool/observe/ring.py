@@ -6,19 +6,18 @@ continues to be repeated, so each view processes only the new inputs. If the rep
 the client has received, the last line reports it. Figures are in docs/performance.md.
 """
 
-import zlib
 from collections.abc import Callable, Iterator
 from threading import Lock
 from time import monotonic, time
 from typing import Final
 
 from streamtool.core.json_value import Json
-from streamtool.exchange.inputs import CHECKSUM, InputLog, RecordedExchange, RepeatedExchange, repeat
+from streamtool.exchange.inputs import InputLog, RecordedExchange, RepeatedExchange, repeat
 from streamtool.exchange.record import Record
 from streamtool.observe import lines
 from streamtool.observe.line_listener import LineListener
 from streamtool.observe.lines import Line
-from streamtool.observe.summary import FirstCall, ended_entry, open_entry
+from streamtool.observe.summary import ended_entry, open_entry, short_call
 
 MAX_EXCHANGES: Final = 1000
 """Maximum number of exchanges, regardless of their size."""
@@ -29,7 +28,7 @@ MAX_REPETITIONS: Final = 2
 class Repetition(LineListener):
     """The repetition of an exchange, and its lines so far."""
 
-    __slots__ = ("_began", "_checksum", "_done", "_exchange", "_log", "_seconds", "_why", "lines")
+    __slots__ = ("_began", "_done", "_exchange", "_log", "_seconds", "_sent", "_why", "lines")
 
     def __init__(self, log: InputLog, began: float) -> None:
         self.lines: list[Line] = []
@@ -39,7 +38,8 @@ class Repetition(LineListener):
         self._seconds = 0.0
         self._done = 0
         """Number of inputs that have been repeated."""
-        self._checksum = CHECKSUM
+        self._sent = 0
+        """Size in bytes of the resulting data for the client."""
         self._why = ""
         self._exchange: RepeatedExchange | None = None
 
@@ -56,7 +56,7 @@ class Repetition(LineListener):
             new = zip(log.inputs[self._done : count], log.times[self._done : count], strict=False)
             for one, at in new if not self._why else ():
                 self._seconds = round(max(at - self._began, 0.0), 6)
-                self._checksum = zlib.adler32(repeat(self._exchange, (one,)), self._checksum)
+                self._sent += len(repeat(self._exchange, (one,)))
         except Exception as error:  # noqa: BLE001  the rest cannot be shown, whatever the reason is
             self._why = type(error).__name__
         self._done = count
@@ -64,7 +64,7 @@ class Repetition(LineListener):
     def differences(self) -> Iterator[Line]:
         """Yield a line if the repetition of an exchange that has ended differs from the exchange."""
         why = self._why
-        if not why and self._checksum != self._log.checksum:
+        if not why and self._sent != self._log.sent:
             why = "other data"
         if why:
             yield lines.differs_line(self._seconds, why)
@@ -73,7 +73,20 @@ class Repetition(LineListener):
 class InspectedExchange:
     """One exchange in the ring."""
 
-    __slots__ = ("_began", "_cut", "_first", "_log", "_ring", "at", "client", "contents", "id", "record", "size")
+    __slots__ = (
+        "_began",
+        "_called",
+        "_cut",
+        "_first",
+        "_log",
+        "_ring",
+        "at",
+        "client",
+        "contents",
+        "id",
+        "record",
+        "size",
+    )
 
     def __init__(self, id: str, exchange: RecordedExchange, client: str, ring: "Ring") -> None:
         self.id = id
@@ -87,6 +100,8 @@ class InspectedExchange:
         self._log = exchange.log
         self._log.watch(self.settle)
         self._cut: Line | None = None
+        self._called = ""
+        """The first call that the client received, in one short line, or ""."""
         self.size = 0
         """Approximate size in bytes, as deducted from the ring's."""
         self.record: Record | None = None
@@ -103,8 +118,10 @@ class InspectedExchange:
             if ring.left < 0:
                 ring.make_room()
 
-    def end(self, record: Record) -> None:
-        """Store the record of the completed exchange."""
+    def end(self, record: Record, first_call: tuple[str, str] | None = None) -> None:
+        """Store the record of the completed exchange, and the name of its first call and its arguments."""
+        if first_call is not None:
+            self._called = short_call("(".join(first_call))
         self.settle()
         self.record = record
 
@@ -129,20 +146,13 @@ class InspectedExchange:
         """Return the exchange's list entry."""
         known = open_entry(self._first, id=self.id, at=self.at, client=self.client)
         if self.record is not None:
-            known["called"] = self._called()
+            known["called"] = self._called
             return ended_entry(known, lines.record_line(self.record, contents=self.contents))
         return {
             **known,
             "attempts": len(self._log.requests),
             "seconds": round(monotonic() - self._began, 6),
         }
-
-    def _called(self) -> str:
-        """Return the first call that the client received, in one short line, or ""."""
-        found = FirstCall()
-        for event in self._log.called:
-            found.feed(lines.reply_event_as_json(event))
-        return found.text()
 
     def lines(self, repetition: "Callable[[InspectedExchange], Repetition]") -> Iterator[Line]:
         """Yield the lines that a recording of the exchange would contain. `repetition` returns its repetition."""

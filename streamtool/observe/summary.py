@@ -82,10 +82,13 @@ class FirstCall:
 
     def text(self) -> str:
         """Return the call in one short line, or "" if the client received none."""
-        if not self._parts:
-            return ""
-        written = " ".join("".join(self._parts).split())
-        return f"{written})" if len(written) < SHORT else f"{written[: SHORT - 2]}…)"
+        return short_call("".join(self._parts)) if self._parts else ""
+
+
+def short_call(call: str) -> str:
+    """Return a call without the closing parenthesis in one short line, with the parenthesis."""
+    written = " ".join(call.split())
+    return f"{written})" if len(written) < SHORT else f"{written[: SHORT - 2]}…)"
 
 
 def ended_entry(known: Mapping[str, Json], record: Line) -> dict[str, Json]:
