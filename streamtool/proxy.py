@@ -176,7 +176,7 @@ class Proxy:
         self._checked, self._stops = before._checked, before._stops  # noqa: SLF001  another `Proxy`
         rings = self._tools.observers.ring, before._tools.observers.ring  # noqa: SLF001  another `Proxy`
         if rings[0] is not None and rings[1] is not None:
-            rings[0].take_over(rings[1])
+            rings[0].add_exchanges_of(rings[1])
         for circuit in before.circuits.values():
             circuit.detach()
         for circuit in self.circuits.values():

@@ -55,7 +55,7 @@ from streamtool.exchange.near_calls import find_near_call, may_find_near_call
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.plan import Plan, Refusal, first_plan, known_of, next_plan
 from streamtool.exchange.received import Received, receive
-from streamtool.exchange.record import NearCall, Record
+from streamtool.exchange.record import NearCall, PromptCut, Record
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
 from streamtool.exchange.request import attempt, unchanged, with_forcing
 from streamtool.exchange.response import ClientResponse
@@ -630,7 +630,7 @@ class Exchange:
         if self._resuming.pending is None:
             self._record.count(self._upstream.reader.usage, sent=self._response.sent, written=self._choices.written)
         usage = self._record.usage
-        cut = self._response.headers.prompt_cut = prompt_cut(self.plan, usage, self._prompt, sent=self._response.sent)
+        cut = self._response.headers.prompt_cut = self._prompt_cut(usage)
         if cut is not None and self._settings.truncated_prompt == "error":
             self._rejected = None  # the next attempt would be cut, too
             self._fail(UpstreamError(str(cut), code="prompt_truncated"), out)
@@ -644,6 +644,10 @@ class Exchange:
             out.append(UsageReport(usage))
         out.append(ReplyEnd())
         self.done = True
+
+    def _prompt_cut(self, usage: Usage) -> PromptCut | None:
+        """Return how much of the prompt the upstream has read, or None if it has read all of it."""
+        return prompt_cut(self.plan, usage, self._prompt, sent=self._response.sent)
 
     def _fail(self, error: StreamtoolError, out: list[ReplyEvent]) -> None:
         # The first error counts: later ones are mostly its consequences.
@@ -715,17 +719,23 @@ class Exchange:
         """
         if not self._may_resume(cause):
             return False
-        first, told = self._choices[0], self._upstream.reader.usage
+        told = self._upstream.reader.usage
         if self._resuming.pending is not None:
             self._count_lost()
         else:
             self._record.count(told, sent=self._response.sent, written=self._choices.written)
-        tokenizer = None if self._tokenizers is None else self._tokenizers.of(self.plan.model)
-        seconds = self._record.seconds
-        self._resuming.request(cause, self.plan, told, first, tokenizer=tokenizer, seconds=seconds, call=call)
+        self._request_resumption(cause, told, call)
         self.retry = True
         self.died = not isinstance(cause, ReplyFinish) and cause.code != CONTRADICTED
         return True
+
+    def _request_resumption(
+        self, cause: StreamtoolError | ReplyFinish, told: Usage | None, call: BrokenCall | None
+    ) -> None:
+        """Determine how the next attempt continues the reply. `told` is the usage that the upstream has reported."""
+        tokenizer = None if self._tokenizers is None else self._tokenizers.of(self.plan.model)
+        first, seconds = self._choices[0], self._record.seconds
+        self._resuming.request(cause, self.plan, told, first, tokenizer=tokenizer, seconds=seconds, call=call)
 
     def _may_resume(self, cause: StreamtoolError | ReplyFinish) -> bool:
         """Return whether an attempt may continue the reply that ended in this way."""
@@ -736,9 +746,13 @@ class Exchange:
             or self._resuming.count >= self.plan.model.resume
             or self._corrected_attempts >= self._settings.limits.attempts
             or not (isinstance(cause, ReplyFinish) or may_be_continued(cause))
-            or (prompt := self._prompt()) is None
-            or not continues(self.plan, self.conversation, prompt)
+            or not self._upstream_continues()
         )
+
+    def _upstream_continues(self) -> bool:
+        """Return whether the upstream continues the beginning of a reply to its last request."""
+        prompt = self._prompt()
+        return prompt is not None and continues(self.plan, self.conversation, prompt)
 
     def _count_lost(self) -> None:
         """Count the usage of an attempt that has not continued the reply."""

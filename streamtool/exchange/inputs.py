@@ -6,24 +6,30 @@ repeats an exchange with a listener, but only if someone views it, and another p
 before it continues it (`responses_api.journal`).
 
 Recording costs an append per delta. The results of services whose answers may change later are recorded as well: the
-plan, the stored values that the request refers to, each request to the upstream, and the ids. So the repetition needs
-none of these services, and stores nothing.
+plan, the stored values that the request refers to, each request to the upstream, how an attempt continues the reply,
+and the ids. So the repetition needs none of these services, and stores nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
+from weakref import WeakMethod
 
 from attrs import define, evolve, field, frozen
 
 from streamtool import prompting
 from streamtool.core.conversation import Tool
 from streamtool.core.errors import StreamtoolError
+from streamtool.core.reply import ReplyFinish, Usage
+from streamtool.exchange.broken_calls import BrokenCall
 from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.interfaces import NO_SERVICES, ClientStore, Services, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.plan import Plan
 from streamtool.exchange.received import Received, receive
+from streamtool.exchange.record import PromptCut
+from streamtool.exchange.resumption import Resumptions
 from streamtool.prompting import ToolSearch
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.settings import Settings
@@ -35,7 +41,7 @@ OTHER_OVERHEAD: Final = 1_000
 _REPORTED: Final = 16 * 1024
 """Growth of a log, in bytes, between two reports."""
 _ENCODING: Final = b"content-encoding"
-_USED: Final = frozenset((_ENCODING, b"x-request-id", b"request-id"))
+_REPLY_HEADERS: Final = frozenset((_ENCODING, b"x-request-id", b"request-id"))
 """The upstream's headers that the reply depends on. A journal also needs the others, but without one, none is kept."""
 
 
@@ -96,7 +102,7 @@ def _process(exchange: Exchange, one: ExchangeInput) -> bytes:
             return exchange.prepare()
         case InputStep.KEEPALIVE:
             return exchange.keepalive()
-        case _:
+        case StreamtoolError():
             return exchange.fail(one)
 
 
@@ -162,52 +168,79 @@ class InputLog:
     times: list[float] = field(factory=list, init=False)
     """The time after each input. An input is complete when its time is known."""
     requests: list[SentRequest] = field(factory=list, init=False)
+    answers: list[bool | PromptCut | Resumptions | None] = field(factory=list, init=False)
+    """The decisions that depended on services, in the order in which they were made."""
+    attempts: int = field(default=0, init=False)
+    """Number of attempts so far."""
     sent: int = field(default=0, init=False)
     """Size in bytes of the data for the client. The repetition's must be the same."""
-    put: Callable[[ExchangeInput], object] = field(init=False)
-    stamp: Callable[[float], object] = field(init=False)
+    add_input: Callable[[ExchangeInput], object] = field(init=False)
+    add_time: Callable[[float], object] = field(init=False)
     reported: int = field(default=0, init=False)
     """The log reports its growth when it exceeds this size."""
-    _on_growth: Callable[[], object] | None = field(default=None, init=False)
-    taken: int | None = field(default=None, init=False)
-    """Number of inputs that the journal has taken, or None without a journal."""
+    journaled: int | None = field(default=None, init=False)
+    """Number of inputs that the journal has received, or None without a journal."""
+    stopped: bool = field(default=False, init=False)
+    """Whether nothing is kept any longer."""
+    _kept: bool = field(default=False, init=False)
+    """Whether inputs are kept after the journal has received them."""
+    _on_growth: "WeakMethod[Callable[[], object]] | None" = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.size = self.origin.size
-        self.put, self.stamp = self.inputs.append, self.times.append
+        self.add_input, self.add_time = self.inputs.append, self.times.append
 
     def watch(self, on_growth: Callable[[], object]) -> None:
-        """Keep all inputs from now on. `on_growth` is called when the log has grown."""
-        self._on_growth = on_growth
+        """Keep all inputs from now on, also those that the journal has received. `on_growth` is a method that is called
+        when the log has grown. The log does not keep its object alive: that object usually keeps the log.
+        """
+        self._kept = True
+        self._on_growth = WeakMethod(on_growth)
 
     def report(self) -> None:
         """Report that the log has grown."""
         self.reported = self.size + _REPORTED
-        if self._on_growth is not None:
-            self._on_growth()
+        on_growth = None if self._on_growth is None else self._on_growth()
+        if on_growth is not None:
+            on_growth()
 
-    def take(self) -> list[ExchangeInput]:
-        """Return the inputs since the last call. Unless the log is watched, they are not kept."""
+    def add_answer(self, answer: bool | PromptCut | Resumptions | None, size: int = 0) -> None:
+        """Keep a decision that depended on services."""
+        if not self.stopped:
+            self.answers.append(answer)
+            self.size += size
+
+    def add_request(self, request: SentRequest) -> None:
+        """Keep a request to the upstream."""
+        if not self.stopped:
+            self.requests.append(request)
+            self.size += len(request.request.body)
+
+    def next_for_journal(self) -> list[ExchangeInput]:
+        """Return the inputs since the last call. They are discarded, unless `watch` has been called."""
         count = len(self.times)
-        taken = self.inputs[self.taken : count]
-        self.taken = count
-        if self._on_growth is None:
+        new = self.inputs[self.journaled : count]
+        self.journaled = count
+        if not self._kept:
             self._forget(count)
-        return taken
+        return new
 
     def stop(self) -> None:
-        """Free memory by discarding the inputs and those that follow, except those that the journal has yet to take."""
-        self._on_growth = None
-        self.requests.clear()
-        if self.taken is None:
-            self.put = self.stamp = _ignore
-        self._forget(len(self.times) if self.taken is None else self.taken)
+        """Free memory by discarding the inputs and those that follow, except those that the journal has yet to
+        receive.
+        """
+        self.stopped, self._kept, self._on_growth = True, False, None
+        self.ids.clear()
+        if self.journaled is None:
+            self.add_input = self.add_time = _ignore
+        self._forget(len(self.times) if self.journaled is None else self.journaled)
 
     def _forget(self, count: int) -> None:
         del self.inputs[:count], self.times[:count]
         self.requests.clear()
-        if self.taken is not None:
-            self.taken -= count
+        self.answers.clear()
+        if self.journaled is not None:
+            self.journaled -= count
 
 
 class RecordedExchange(Exchange):
@@ -255,7 +288,6 @@ class RecordedExchange(Exchange):
             client,
             Services(
                 capabilities=None if services.capabilities is None else _NO_CAPABILITIES,
-                tokenizers=services.tokenizers,
                 phrases=services.phrases,
             ),
             now,
@@ -264,7 +296,7 @@ class RecordedExchange(Exchange):
             tuple([pair for pair in received.headers if pair[0] == _ENCODING]),
             demanded,
             received.conversation.tools,
-            _without_signatures(self.plan),
+            _without_stores(self.plan),
         )
         self._time = time
         self.log = InputLog(origin, ids)
@@ -272,6 +304,7 @@ class RecordedExchange(Exchange):
     def request(self) -> UpstreamRequest:
         made = super().request()
         if not self.passthrough:
+            self.log.attempts += 1
             self._record_input(InputStep.REQUEST, b"")
         return made
 
@@ -283,16 +316,35 @@ class RecordedExchange(Exchange):
     def _attempt(self) -> UpstreamRequest:
         made, resuming = super()._attempt(), self._resuming
         kept = evolve(made, headers=(), conversation=None)
-        plan = _without_signatures(self.plan)
-        self.log.requests.append(SentRequest(kept, plan, self._searches, resuming.additions, resuming.limit))
-        self.log.size += len(made.body)
+        plan = _without_stores(self.plan)
+        self.log.add_request(SentRequest(kept, plan, self._searches, resuming.additions, resuming.limit))
         return made
+
+    def _upstream_continues(self) -> bool:
+        found = super()._upstream_continues()
+        self.log.add_answer(found)
+        return found
+
+    def _prompt_cut(self, usage: Usage) -> PromptCut | None:
+        found = super()._prompt_cut(usage)
+        self.log.add_answer(found)
+        return found
+
+    def _request_resumption(
+        self, cause: StreamtoolError | ReplyFinish, told: Usage | None, call: BrokenCall | None
+    ) -> None:
+        super()._request_resumption(cause, told, call)
+        pending = self._resuming.pending
+        assert pending is not None  # noqa: S101  it has been requested
+        if isinstance(pending.cause, StreamtoolError):
+            pending = evolve(pending, cause=_without_traceback(pending.cause))
+        self.log.add_answer(evolve(self._resuming, pending=pending), len(pending.text))
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         given = tuple(headers)
         out = super().respond(status, given)
-        if self.log.taken is None:
-            given = tuple([pair for pair in given if pair[0].lower() in _USED])
+        if self.log.journaled is None:
+            given = tuple([pair for pair in given if pair[0].lower() in _REPLY_HEADERS])
         return self._record_input(
             UpstreamHead(status, given), out, sum(len(name) + len(value) for name, value in given)
         )
@@ -300,8 +352,10 @@ class RecordedExchange(Exchange):
     def feed(self, data: bytes, *, long: bool = False) -> bytes:
         out = Exchange.feed(self, data, long=long)
         log = self.log
-        log.put(LongData(data) if long else data)
-        log.stamp(self._time())
+        if type(data) is not bytes:  # some applications send others, and change them later
+            data = bytes(data)
+        log.add_input(LongData(data) if long else data)
+        log.add_time(self._time())
         log.sent += len(out)
         log.size = size = log.size + len(data) + INPUT_OVERHEAD
         if size > log.reported:
@@ -312,7 +366,7 @@ class RecordedExchange(Exchange):
         return self._record_input(InputStep.CLOSE, super().close())
 
     def fail(self, error: StreamtoolError) -> bytes:
-        return self._record_input(error, super().fail(error))
+        return self._record_input(_without_traceback(error), super().fail(error))
 
     def announce(self) -> bytes:
         return self._record_input(InputStep.ANNOUNCE, super().announce())
@@ -326,8 +380,8 @@ class RecordedExchange(Exchange):
     def _record_input(self, one: ExchangeInput, out: bytes, size: int = 0) -> bytes:
         """Record an input that has led to this data for the client, and return the data."""
         log = self.log
-        log.put(one)
-        log.stamp(self._time())
+        log.add_input(one)
+        log.add_time(self._time())
         log.sent += len(out)
         log.size += size + OTHER_OVERHEAD
         log.report()
@@ -390,9 +444,15 @@ class _NoCapabilities:
 _NO_CAPABILITIES: Final = _NoCapabilities()
 
 
-def _without_signatures(plan: Plan) -> Plan:
-    """Return the plan without the store for signatures."""
-    return plan if plan.signatures is None else evolve(plan, signatures=None)
+def _without_stores(plan: Plan) -> Plan:
+    """Return the plan without the stores for signatures and transcripts."""
+    stores = plan.signatures is not None or plan.transcripts is not None
+    return evolve(plan, signatures=None, transcripts=None) if stores else plan
+
+
+def _without_traceback(error: StreamtoolError) -> StreamtoolError:
+    """Return a copy of the error without its traceback and its causes, whose frames contain the client's headers."""
+    return copy(error)
 
 
 def _ignore(_: object) -> None:
@@ -402,13 +462,15 @@ def _ignore(_: object) -> None:
 class RepeatedExchange(Exchange):
     """An exchange that repeats a recorded one. It follows the recorded plans, makes no requests, and stores nothing."""
 
-    __slots__ = ("_ids", "_log")
+    __slots__ = ("_answers", "_ids", "_log")
 
     def __init__(self, log: InputLog, *, clock: Callable[[], float], listener: ExchangeListener) -> None:
         origin = log.origin
         self._log = log
         self._ids = 0
         """Number of ids so far."""
+        self._answers = 0
+        """Number of recorded decisions so far."""
         super().__init__(
             origin.settings,
             origin.protocol,
@@ -433,3 +495,21 @@ class RepeatedExchange(Exchange):
         self._response.sent = len(sent.request.body)
         self._resuming.additions, self._resuming.limit = sent.additions, sent.limit
         return sent.request
+
+    def _next_answer(self) -> Any:
+        self._answers += 1
+        return self._log.answers[self._answers - 1]
+
+    def _upstream_continues(self) -> bool:
+        return bool(self._next_answer())
+
+    def _prompt_cut(self, usage: Usage) -> PromptCut | None:  # noqa: ARG002
+        return self._next_answer()  # type: ignore[no-any-return]
+
+    def _request_resumption(
+        self,
+        cause: StreamtoolError | ReplyFinish,  # noqa: ARG002
+        told: Usage | None,  # noqa: ARG002
+        call: BrokenCall | None,  # noqa: ARG002
+    ) -> None:
+        self._resuming = evolve(self._next_answer())

@@ -21,6 +21,10 @@ class LineListener:
         self._made = lines.ParserLines()
         self._waits_for = ""
 
+    def release(self) -> None:
+        """Forget all parsers."""
+        self._parsers.clear()
+
     def attempt(self, request: UpstreamRequest, /) -> None:
         """Write the beginning of an attempt."""
         self._write_line(lines.attempt_line(self._now(), request))

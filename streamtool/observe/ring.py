@@ -7,7 +7,8 @@ the client has received, the last line reports it. Figures are in docs/performan
 """
 
 from collections.abc import Callable, Iterator
-from threading import Lock
+from functools import partial
+from threading import Lock, RLock
 from time import monotonic, time
 from typing import Final
 
@@ -23,19 +24,24 @@ MAX_EXCHANGES: Final = 1000
 """Maximum number of exchanges, regardless of their size."""
 MAX_REPETITIONS: Final = 2
 """Maximum number of repetitions of open exchanges that continue."""
+REPETITION_SIZE: Final = 8
+"""Approximate size of a repetition, as a multiple of the size of the inputs."""
 
 
-class Repetition(LineListener):
-    """The repetition of an exchange, and its lines so far."""
+class Repetition:
+    """The repetition of an exchange, and its lines so far. Call `release` at the end: the collector of a server does
+    not search for cycles among objects that have been used for long.
+    """
 
-    __slots__ = ("_began", "_done", "_exchange", "_log", "_seconds", "_sent", "_why", "lines")
+    __slots__ = ("_began", "_done", "_exchange", "_listener", "_log", "_seconds", "_sent", "_why", "lines")
 
     def __init__(self, log: InputLog, began: float) -> None:
         self.lines: list[Line] = []
-        super().__init__(self.lines.append, self._time)
+        self._seconds = [0.0]
+        """The time since the request, in a list that the exchange and the listener read."""
+        self._listener = LineListener(self.lines.append, partial(self._seconds.__getitem__, 0))
         self._log = log
         self._began = began
-        self._seconds = 0.0
         self._done = 0
         """Number of inputs that have been repeated."""
         self._sent = 0
@@ -43,37 +49,42 @@ class Repetition(LineListener):
         self._why = ""
         self._exchange: RepeatedExchange | None = None
 
-    def _time(self) -> float:
-        return self._seconds
-
     def catch_up(self) -> None:
         """Repeat the inputs that have been added."""
         log = self._log
         count = len(log.times)
         try:
             if self._exchange is None:
-                self._exchange = RepeatedExchange(log, clock=self._time, listener=self)
+                clock = partial(self._seconds.__getitem__, 0)
+                self._exchange = RepeatedExchange(log, clock=clock, listener=self._listener)
             new = zip(log.inputs[self._done : count], log.times[self._done : count], strict=False)
             for one, at in new if not self._why else ():
-                self._seconds = round(max(at - self._began, 0.0), 6)
+                self._seconds[0] = round(max(at - self._began, 0.0), 6)
                 self._sent += len(repeat(self._exchange, (one,)))
         except Exception as error:  # noqa: BLE001  the rest cannot be shown, whatever the reason is
             self._why = type(error).__name__
         self._done = count
 
-    def differences(self) -> Iterator[Line]:
-        """Yield a line if the repetition of an exchange that has ended differs from the exchange."""
+    def differences(self) -> list[Line]:
+        """Return a line if the repetition of an exchange that has ended differs from the exchange."""
         why = self._why
         if not why and self._sent != self._log.sent:
             why = "other data"
-        if why:
-            yield lines.differs_line(self._seconds, why)
+        return [lines.differs_line(self._seconds[0], why)] if why else []
+
+    def release(self) -> None:
+        """Break all cycles."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.release()
+        self._listener.release()
 
 
 class InspectedExchange:
     """One exchange in the ring."""
 
     __slots__ = (
+        "__weakref__",
         "_began",
         "_called",
         "_cut",
@@ -106,24 +117,27 @@ class InspectedExchange:
         """Approximate size in bytes, as deducted from the ring's."""
         self.record: Record | None = None
         """The record of the exchange; None while it is open."""
-        self.settle()
 
     def settle(self) -> None:
         """Deduct the growth of the log from the room that is left."""
         ring = self._ring
         if ring is not None:
-            growth = self._log.size - self.size
-            self.size += growth
-            ring.left -= growth
-            if ring.left < 0:
-                ring.make_room()
+            ring.settle(self)
 
     def end(self, record: Record, first_call: tuple[str, str] | None = None) -> None:
         """Store the record of the completed exchange, and the name of its first call and its arguments."""
         if first_call is not None:
             self._called = short_call("(".join(first_call))
-        self.settle()
         self.record = record
+        if self._ring is not None:
+            self._ring.drop_repetition(self)
+        self.settle()
+
+    def move_to(self, ring: "Ring") -> None:
+        """Move the exchange to another ring."""
+        if self._ring is not None:
+            self._ring.drop_repetition(self)
+            self._ring = ring
 
     # --- contents
 
@@ -134,10 +148,19 @@ class InspectedExchange:
         ring, self._ring = self._ring, None
         self._cut = lines.cut_line(round(monotonic() - self._began, 6))
         self._log.stop()
-        least = self._log.origin.size
         if ring is not None:
-            ring.left += self.size - least
-        self.size = least
+            ring.drop_repetition(self)
+            ring.resize(self, self._log.origin.size)
+
+    @property
+    def log_size(self) -> int:
+        """Approximate size in bytes of the inputs."""
+        return self._log.size
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no more inputs will be added."""
+        return self.record is not None or self._cut is not None
 
     def __len__(self) -> int:
         return 1 + len(self._log.times) + (self._cut is not None) + (self.record is not None)
@@ -150,20 +173,22 @@ class InspectedExchange:
             return ended_entry(known, lines.record_line(self.record, contents=self.contents))
         return {
             **known,
-            "attempts": len(self._log.requests),
+            "attempts": self._log.attempts,
             "seconds": round(monotonic() - self._began, 6),
         }
 
-    def lines(self, repetition: "Callable[[InspectedExchange], Repetition]") -> Iterator[Line]:
-        """Yield the lines that a recording of the exchange would contain. `repetition` returns its repetition."""
+    def lines(self, repeated: "Callable[[InspectedExchange], tuple[list[Line], list[Line]]]") -> Iterator[Line]:
+        """Yield the lines that a recording of the exchange would contain. `repeated` repeats the exchange, and returns
+        its lines and those about differences.
+        """
         asked = self._log.origin.received().conversation
         yield {**self._first, "request": lines.strip_secrets(asked.raw)}
         record = self.record
         if self._cut is None:
-            repeated = repetition(self)
-            yield from repeated.lines[:]
-            if record is not None:
-                yield from repeated.differences()
+            found, differences = repeated(self)
+            yield from found
+            if record is not None and self._cut is None:  # without its inputs, it always differs
+                yield from differences
         if self._cut is not None:
             yield self._cut
         if record is not None:
@@ -187,39 +212,76 @@ class Ring:
         self._begun = 0
         self.exchanges: dict[str, InspectedExchange] = {}
         """Exchanges by id, oldest first."""
-        self._lock = Lock()
+        self._views = Lock()
+        """Held during a repetition, which takes a while: views are created in threads."""
+        self._sizes = RLock()
+        """Held while sizes are changed."""
         self._repetitions: dict[InspectedExchange, Repetition] = {}
         """The repetitions of open exchanges, which continue; the last one that was viewed is the last."""
 
     def begin(self, exchange: RecordedExchange, client: str) -> InspectedExchange:
         """Add a new exchange."""
-        self._begun += 1
-        found = InspectedExchange(str(self._begun), exchange, client, self)
-        self.exchanges[found.id] = found
-        if len(self.exchanges) > MAX_EXCHANGES:
-            oldest = self.exchanges.pop(next(iter(self.exchanges)))
-            oldest.cut()
-            self.left += oldest.size
-        return found
+        with self._sizes:
+            self._begun += 1
+            found = InspectedExchange(str(self._begun), exchange, client, self)
+            self.exchanges[found.id] = found
+            self.settle(found)
+            if len(self.exchanges) > MAX_EXCHANGES:
+                oldest = self.exchanges[next(iter(self.exchanges))]
+                oldest.cut()
+                self._delete(oldest)
+            return found
+
+    def settle(self, exchange: InspectedExchange) -> None:
+        """Deduct the growth of an exchange from the room that is left, and free memory if necessary."""
+        repetition = REPETITION_SIZE if exchange in self._repetitions else 0
+        self.resize(exchange, exchange.log_size * (1 + repetition))
+        if self.left < 0:
+            self.make_room()
+
+    def resize(self, exchange: InspectedExchange, size: int) -> None:
+        """Set the size of an exchange."""
+        with self._sizes:
+            if self.exchanges.get(exchange.id) is exchange:
+                self.left -= size - exchange.size
+                exchange.size = size
 
     def make_room(self) -> None:
-        """Free memory by deleting the oldest completed exchanges and, if necessary, cutting the largest open ones."""
-        for id, exchange in list(self.exchanges.items()):
-            if self.left >= 0:
-                return
-            if exchange.record is not None:
-                del self.exchanges[id]
-                self.left += exchange.size
-        for exchange in sorted(self.exchanges.values(), key=lambda one: one.size, reverse=True):
-            if self.left >= 0:
-                return
-            exchange.cut()
+        """Free memory by dropping repetitions, deleting the oldest completed exchanges and, if necessary, cutting the
+        largest open ones.
+        """
+        with self._sizes:
+            for exchange in list(self._repetitions):
+                self.drop_repetition(exchange)
+                self.resize(exchange, exchange.log_size)
+            for exchange in list(self.exchanges.values()):
+                if self.left >= 0:
+                    return
+                if exchange.record is not None:
+                    self._delete(exchange)
+            for exchange in sorted(self.exchanges.values(), key=lambda one: one.size, reverse=True):
+                if self.left >= 0:
+                    return
+                exchange.cut()
 
-    def take_over(self, before: "Ring") -> None:
-        """Take over the exchanges from the ring that this one replaces."""
-        self.exchanges = {**before.exchanges, **self.exchanges}
-        self.left -= before.size - before.left
-        self._begun = max(self._begun, before._begun)  # noqa: SLF001  same class
+    def _delete(self, exchange: InspectedExchange) -> None:
+        if self.exchanges.pop(exchange.id, None) is not None:
+            self.left += exchange.size
+
+    def drop_repetition(self, exchange: InspectedExchange) -> None:
+        """Drop the repetition of an exchange, if there is one."""
+        found = self._repetitions.pop(exchange, None)
+        if found is not None:
+            found.release()
+
+    def add_exchanges_of(self, before: "Ring") -> None:
+        """Take over the exchanges of the ring that this one replaces."""
+        with before._sizes, self._sizes:  # noqa: SLF001  same class
+            for exchange in before.exchanges.values():
+                exchange.move_to(self)
+            self.exchanges = {**before.exchanges, **self.exchanges}
+            self.left -= before.size - before.left
+            self._begun = max(self._begun, before._begun)  # noqa: SLF001  same class
 
     # --- queries
 
@@ -235,15 +297,24 @@ class Ring:
 
     def lines(self, id: str) -> Iterator[Line]:
         """Return an exchange's lines. Raises KeyError."""
-        return self.exchanges[id].lines(self._repetition)
+        return self.exchanges[id].lines(self._repeat)
 
-    def _repetition(self, exchange: InspectedExchange) -> Repetition:
-        """Return the repetition of an exchange, which includes all inputs so far."""
-        with self._lock:  # views are created in threads
+    def _repeat(self, exchange: InspectedExchange) -> tuple[list[Line], list[Line]]:
+        """Return the lines of an exchange, from all inputs so far, and those about differences."""
+        with self._views:
             found = self._repetitions.pop(exchange, None) or exchange.repetition()
+            ended = exchange.record is not None
             found.catch_up()
-            if exchange.record is None:
-                self._repetitions[exchange] = found
+            result = found.lines[:], found.differences() if ended else []
+            if ended:
+                found.release()
+                return result
+            self._repetitions[exchange] = found
             while len(self._repetitions) > MAX_REPETITIONS:
-                del self._repetitions[next(iter(self._repetitions))]
-            return found
+                oldest = next(iter(self._repetitions))
+                self.drop_repetition(oldest)
+                oldest.settle()
+        if exchange.is_final:  # meanwhile
+            self.drop_repetition(exchange)
+        exchange.settle()
+        return result

@@ -303,7 +303,7 @@ class BackgroundResponse:
 
     def _take(self) -> "_New":
         """Return the state that has to be published."""
-        return _New(len(self.log.pieces), [] if self._journal is None else self._journal.log.take())
+        return _New(len(self.log.pieces), [] if self._journal is None else self._journal.log.next_for_journal())
 
     def _look(self, new: "_New") -> bool:
         """Return whether a client has cancelled the response. Prepare a piece of the journal."""

@@ -145,7 +145,7 @@ class JournaledExchange(RecordedExchange):
 
     def __init__(self, asked: JournaledRequest, *args: Any, **given: Any) -> None:
         super().__init__(*args, new_id=asked.new_ids(), now=asked.now, time=time.monotonic, **given)
-        self.log.taken = 0
+        self.log.journaled = 0
         self.asked = asked
         self.generation = 0
         """Number of processes that have created the response before."""
@@ -188,7 +188,7 @@ def _frame(one: ExchangeInput) -> bytes:
             kind, value = _END, b""
         case InputStep():  # the process that continues the response announces it itself
             return b""
-        case _:
+        case StreamtoolError():
             kind, value = _FAILURE, _write_error(one)
     return _FRAME.pack(kind, len(value)) + value
 

@@ -262,8 +262,8 @@ def test_an_exchange_is_repeated_with_all_its_attempts():
     one.request()
     events += one.respond(200, [])
     events += one.feed(written('arguments": {"text": "gr'))
-    inputs = unpack(pack(one.log.take()))
-    assert not one.log.take()
+    inputs = unpack(pack(one.log.next_for_journal()))
+    assert not one.log.next_for_journal()
     assert other.announce() + repeat(other, inputs) == events
     assert other.record().resumed == one.record().resumed
     assert b"".join(one for one in inputs if isinstance(one, bytes)).count(b"Look") == 1
