@@ -1,16 +1,18 @@
 """Views of exchanges, which are repeated from their inputs: equal to those of a listener that was attached live."""
 
+import gzip
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from support.continuing import Continuing, Fault, engine_of, settings_for
 from support.dialects import ALL_CLIENTS, Ask, path, refusal, said, write
 from support.inspected import CALL, inspected, model, timeline
 
-from streamtool.exchange.inputs import RepeatedExchange
+from streamtool.exchange.inputs import InputStep, RepeatedExchange
 from streamtool.middleware import ToolMiddleware
 from streamtool.observe.line_listener import LineListener
 from streamtool.observe.observers import Observers
@@ -18,7 +20,7 @@ from streamtool.observe.summary import summary
 from streamtool.protocols.shared.wire import encode
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
-from streamtool.testing import Die, Hang, ScriptedUpstream, status, stream_asgi
+from streamtool.testing import Die, Hang, Pause, ScriptedUpstream, status, stream_asgi
 
 both = pytest.mark.anyio
 
@@ -49,6 +51,10 @@ class Case:
     """The kind of upstream that is recognized."""
     leaves: bool = False
     """Whether the client disconnects before the end."""
+    fields: Mapping[str, Any] = field(factory=dict)
+    """Other fields of the request."""
+    compressed: bool = False
+    """Whether the request's body is compressed."""
 
 
 def case(*replies: Any, ask: Ask = ASK, client: str = "chat", leaves: bool = False, **options: Any) -> Case:
@@ -95,6 +101,18 @@ CASES: dict[str, Callable[[], Case]] = {
     "too long": lambda: case(said("chat", REPLY, "length"), client="messages"),
     "several choices": lambda: case(said("chat", REPLY, n=2), ask=evolve(ASK, n=2)),
     "in large pieces": lambda: case(said("chat", "word " * 3_000 + CALL).resized(9_000)),
+    "in the background": lambda: evolve(
+        case(DENIED, REPLY, client="responses"), fields={"background": True, "store": True}
+    ),
+    "compressed": lambda: evolve(case(REPLY), compressed=True),
+    "several choices, first declined": lambda: case(
+        evolve(refusal("chat", 400), steps=(json.dumps(REFUSED).encode(),)),
+        said("chat", CALL, n=2),
+        ask=evolve(ASK, choice="required", n=2),
+    ),
+    "resumed with a limit": lambda: evolve(
+        resumed("completions", Fault(FAR, "reset"), Fault(FAR + 2, "reset")), fields={"max_tokens": 60}
+    ),
     "left": lambda: case(said("chat", "One two three. ", "die").then(Hang()), leaves=True),
 }
 
@@ -121,8 +139,11 @@ def plain(lines: Sequence[Any]) -> list[Any]:
 
 
 async def serve(app: Any, one: Case) -> None:
-    body = json.dumps(write(one.client, one.ask)).encode()
+    body = json.dumps({**write(one.client, one.ask), **one.fields}).encode()
     given = [(b"content-type", b"application/json"), (b"authorization", b"Bearer secret")]
+    if one.compressed:
+        body = gzip.compress(body)
+        given.append((b"content-encoding", b"gzip"))
     async with stream_asgi(app, path(one.client, stream=one.ask.stream), body=body, headers=given) as reply:
         if one.leaves:
             await anext(reply.chunks())
@@ -152,6 +173,35 @@ async def test_a_repeated_exchange_has_the_lines_of_a_live_listener(name: str):
     assert b"secret" not in encode(lines)
     times = [line["seconds"] for line in lines if "seconds" in line and line["type"] != "record"]
     assert times == sorted(times)
+
+
+@pytest.mark.trio
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_keepalive_comment_is_repeated():
+    script = said("chat", REPLY)
+    one = case(evolve(script, steps=(Pause(15), *script.steps)))
+    app = app_for(one, keepalive=10)
+    await serve(app, one)
+    log = app.observers.ring.exchanges["1"]._log
+    assert InputStep.KEEPALIVE in log.inputs
+    assert log.sent > 0
+    assert not differs(app)
+
+
+@both
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_background_response_whose_inputs_are_stored_is_repeated(fails: bool, tmp_path: Path):
+    one = case(refusal("chat") if fails else REPLY, client="responses", store={"file": str(tmp_path / "store.db")})
+    app = app_for(one)
+    live = listen(app.observers)
+    await serve(app, evolve(one, fields={"background": True, "store": True}))
+    assert app.observers.ring.exchanges["1"]._log.journaled
+    assert plain(list(app.observers.ring.lines("1"))) == plain(live[0])
+    assert not differs(app)
+
+
+def differs(app: ToolMiddleware) -> bool:
+    return any(line["type"] == "differs" for line in app.observers.ring.lines("1"))
 
 
 @both
