@@ -68,7 +68,9 @@ class Observers:
     def watch(
         self, exchange: Exchange, headers: Iterable[tuple[bytes, bytes]], on_exchange: OnExchange | None
     ) -> "Watch":
-        """Return a watch on an exchange that begins now. `headers` are the headers of its request."""
+        """Return a watch on an exchange that begins now. `headers` are the headers of its request. The inspector shows
+        the exchange only if `new_exchange` has created it.
+        """
         return Watch(self, exchange, headers, on_exchange)
 
     def rejected(

@@ -1,4 +1,4 @@
-"""The memory of inspected exchanges: what is kept, what is counted, and what is freed."""
+"""The memory of inspected exchanges: the parts that are kept, counted and freed."""
 
 import gc
 import json
