@@ -243,6 +243,9 @@ class InputLog:
             self.journaled -= count
 
 
+_feed: Final = Exchange.feed
+
+
 class RecordedExchange(Exchange):
     """An exchange that records its inputs. `time` is read after each input."""
 
@@ -350,12 +353,14 @@ class RecordedExchange(Exchange):
         )
 
     def feed(self, data: bytes, *, long: bool = False) -> bytes:
-        out = Exchange.feed(self, data, long=long)
-        log = self.log
+        out = _feed(self, data, long=long)
+        # Functions in slots are loaded before they are called: CPython is slow to find them as methods.
+        log, time = self.log, self._time
+        add_input, add_time = log.add_input, log.add_time
         if type(data) is not bytes:  # some applications send others, and change them later
             data = bytes(data)
-        log.add_input(LongData(data) if long else data)
-        log.add_time(self._time())
+        add_input(LongData(data) if long else data)
+        add_time(time())
         log.sent += len(out)
         log.size = size = log.size + len(data) + INPUT_OVERHEAD
         if size > log.reported:
