@@ -48,6 +48,8 @@ SHORT, LONG = 500, 2_000
 ONE, MORE_REQUESTS = 2, 8
 """Requests in two runs."""
 LOOP = "the smallest loop"
+RINGS: list[Ring] = []
+"""The rings of the inspected exchanges, which grow with them."""
 PARSED = ("prose", "markdown", "code", "tool_call", "invoke", "qwen3_coder", "openai_fragment", "pythonic")
 PASSED = (("chat", "text"), ("chat", "arguments"), ("messages", "text"), ("messages", "arguments"))
 """Clients and kinds of deltas that are fed to an exchange with a Chat Completions upstream."""
@@ -88,7 +90,8 @@ def begun(client: str, kind: str, *, inspected: bool = False) -> Exchange:
     new = partial(RecordedExchange, time=monotonic) if inspected else Exchange
     exchange = new(settings("chat"), wire, request(client, 20), (), new_id=lambda prefix: prefix, now=1)
     if isinstance(exchange, RecordedExchange):
-        Ring(2**30, contents=True).begin(exchange, "")
+        RINGS.append(Ring(2**30, contents=True))
+        RINGS[-1].begin(exchange, "")
     exchange.request()
     exchange.respond(200, ())
     for data in opening("chat", kind):

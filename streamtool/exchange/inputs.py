@@ -11,7 +11,6 @@ and the ids. So the repetition needs none of these services, and stores nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from enum import Enum, auto
 from typing import Any, Final
 from weakref import WeakMethod
@@ -457,7 +456,9 @@ def _without_stores(plan: Plan) -> Plan:
 
 def _without_traceback(error: StreamtoolError) -> StreamtoolError:
     """Return a copy of the error without its traceback and its causes, whose frames contain the client's headers."""
-    return copy(error)
+    copied = type(error).__new__(type(error), *error.args)  # its constructor may have other parameters
+    copied.__dict__.update(error.__dict__)
+    return copied
 
 
 def _ignore(_: object) -> None:

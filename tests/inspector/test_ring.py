@@ -5,6 +5,7 @@ import json
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from time import monotonic
 from typing import Any
 from weakref import ref
@@ -27,9 +28,17 @@ MUCH = 2**30
 def exchange(said: str = "x", services: Services = NO_SERVICES, **options: Any) -> RecordedExchange:
     asked = {"model": "m", "stream": True, "messages": [{"role": "user", "content": said}], "tools": [TOOL]}
     settings = Settings(**{"app_protocol": "chat", **options})
+    numbers = count()
     wire, body = client_protocol("chat", "/v1/chat/completions"), json.dumps(asked).encode()
     return RecordedExchange(
-        settings, wire, body, (), new_id=lambda prefix: prefix, now=1, time=monotonic, services=services
+        settings,
+        wire,
+        body,
+        (),
+        new_id=lambda prefix: f"{prefix}{next(numbers)}",
+        now=1,
+        time=monotonic,
+        services=services,
     )
 
 
@@ -90,11 +99,17 @@ def test_exchanges_that_leave_the_ring_are_freed_without_a_search_for_cycles(way
         assert logs() is None
 
 
+class Refused(UpstreamError):
+    def __init__(self, status: int) -> None:
+        super().__init__("it broke", code="c")
+        self.status = status
+
+
 def fail(key: str) -> None:
     try:
         int(key)
     except ValueError as error:
-        raise UpstreamError("it broke") from error
+        raise Refused(429) from error
 
 
 def test_a_recorded_error_has_no_traceback():
@@ -103,8 +118,8 @@ def test_a_recorded_error_has_no_traceback():
         fail("secret")
     one.fail(raised.value)
     *_, error = one.log.inputs
-    assert isinstance(error, UpstreamError)
-    assert (error.message, error.status) == ("it broke", 502)
+    assert type(error) is Refused
+    assert (error.message, error.status, error.code) == ("it broke", 429, "c")
     assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
 
 
@@ -136,6 +151,16 @@ def test_a_cut_exchange_keeps_nothing_and_counts_its_attempts():
     assert ring.summary("2")["attempts"] == 3
     log = one.log
     assert not (log.inputs or log.times or log.requests or log.answers)
+
+
+@pytest.mark.parametrize("end", ["", "}}</tool_call>", '}}</tool_call><tool_call>{"name": "f", "arguments": {"b": 2'])
+def test_the_first_call_is_shown_whether_it_has_ended_or_not(end: str):
+    ring = Ring(MUCH, contents=True)
+    one, found = begun(ring)
+    one.feed(delta('<tool_call>{"name": "f", "arguments": {"a": 1'))
+    one.feed(delta(end)) if end else None
+    found.end(one.record(), one.first_call)
+    assert ring.summary("1")["called"] == ('f({"a": 1})' if end else 'f({"a": 1)')
 
 
 def test_a_request_that_is_only_made_ready_is_not_an_attempt():
