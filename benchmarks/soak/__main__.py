@@ -120,6 +120,10 @@ class Soak:
             self.tally.losses["upstream connection that stayed open"] += len(self._upstream.saying)
         await asyncio.sleep(KEEP + 1)
         watch.records.clear()
+        await self._close_idle(watch)
+
+    async def _close_idle(self, watch: Watch) -> None:
+        """Close the idle connections to the upstream, and wait for the proxy to notice."""
         self._upstream.rest()
         await watch.touch()
         await asyncio.sleep(1)
@@ -130,7 +134,9 @@ class Soak:
         while not (sample := await watch.sample(time.monotonic() - began)).returned_to(first):
             if time.monotonic() > end:
                 break
-            await asyncio.sleep(0.5)
+            # An upstream that answers for the first time after a failure is recognized again, with several requests at
+            # once. If that was the last request, their connections are idle now.
+            await self._close_idle(watch)
         return sample
 
     async def _sample(self, watch: Watch, began: float) -> None:

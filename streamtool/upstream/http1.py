@@ -93,7 +93,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
         """Return a usable idle connection, or None."""
         loop, now = asyncio.get_running_loop(), monotonic()
         kept = self._idle.get(origin, [])
-        # Reuse the newest: the server is least likely to have closed it, and the others can expire.
+        # Reuse the newest: the server is least likely to have closed it, and `release` closes the others in time.
         while kept:
             connection = kept.pop()
             if connection.loop is loop and now - connection.idle_since < _MAX_IDLE_SECONDS:
@@ -131,8 +131,10 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
     def release(self, connection: "_Connection") -> None:
         """Keep a connection whose response is complete, so that the next request can use it."""
         kept = self._idle.setdefault(connection.origin, [])
+        now = connection.idle_since = monotonic()
+        while kept and now - kept[0].idle_since >= _MAX_IDLE_SECONDS:
+            kept[0].close()  # which removes it
         if len(kept) < _MAX_IDLE:
-            connection.idle_since = monotonic()
             kept.append(connection)
         else:
             connection.close()

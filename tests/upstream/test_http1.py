@@ -255,6 +255,26 @@ def test_a_connection_idle_for_too_long_is_not_reused(
     run(main())
 
 
+def test_connections_that_are_idle_for_too_long_are_closed_though_newer_ones_are_reused(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        now = 100.0
+        monkeypatch.setattr(asyncio_network, "monotonic", lambda: now)
+        async with Server(saying(SIZED, ends=False)) as server, networked() as network:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(13):
+                    tasks.create_task(fetch(network, server.url))
+            assert len(network._open) == server.connections > 1
+            for _ in range(3):  # each uses the newest connection
+                now += 4.0
+                await fetch(network, server.url)
+            await asyncio.sleep(0.01)
+            assert len(network._open) == 1
+
+    run(main())
+
+
 def test_connections_of_a_closed_event_loop_are_not_reused() -> None:
     network = AsyncioNetwork(ssl.create_default_context())
 
