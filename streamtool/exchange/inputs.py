@@ -37,8 +37,10 @@ INPUT_OVERHEAD: Final = 100
 """Approximate number of bytes of memory that an input requires in addition to its data."""
 OTHER_OVERHEAD: Final = 1_000
 """The same for a request, and for an input that is not data."""
-_REPORTED: Final = 16 * 1024
-"""Growth of a log, in bytes, between two reports."""
+_REPORTED: Final = 0.25
+"""Minimum number of seconds between two reports of a log that grows by short deltas. In this time, a stream at the full
+speed of the parser adds a few megabytes.
+"""
 _ENCODING: Final = b"content-encoding"
 _REPLY_HEADERS: Final = frozenset((_ENCODING, b"x-request-id", b"request-id"))
 """The upstream's headers that the reply depends on. A journal also needs the others, but without one, none is kept."""
@@ -161,8 +163,6 @@ class InputLog:
 
     origin: Origin
     ids: list[str]
-    size: int = field(init=False)
-    """Approximate size in bytes, including the request."""
     inputs: list[ExchangeInput] = field(factory=list, init=False)
     times: list[float] = field(factory=list, init=False)
     """The time after each input. An input is complete when its time is known."""
@@ -171,22 +171,26 @@ class InputLog:
     """The decisions that depended on services, in the order in which they were made."""
     attempts: int = field(default=0, init=False)
     """Number of attempts so far."""
-    sent: int = field(default=0, init=False)
-    """Size in bytes of the data for the client. The repetition's must be the same."""
     add_input: Callable[[ExchangeInput], object] = field(init=False)
     add_time: Callable[[float], object] = field(init=False)
-    reported: int = field(default=0, init=False)
-    """The log reports its growth when it exceeds this size."""
+    next_report: float = field(default=0.0, init=False)
+    """The time after which the log reports its growth."""
     journaled: int | None = field(default=None, init=False)
     """Number of inputs that the journal has received, or None without a journal."""
     stopped: bool = field(default=False, init=False)
     """Whether nothing is kept any longer."""
+    _size: int = field(init=False)
+    """Approximate size in bytes of all that is kept, apart from the inputs."""
+    _inputs_size: int = field(default=0, init=False)
+    """The same for the inputs that have been counted."""
+    _counted: int = field(default=0, init=False)
+    """Number of inputs that have been counted."""
     _kept: bool = field(default=False, init=False)
     """Whether inputs are kept after the journal has received them."""
     _on_growth: "WeakMethod[Callable[[], object]] | None" = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.size = self.origin.size
+        self._size = self.origin.size
         self.add_input, self.add_time = self.inputs.append, self.times.append
 
     def watch(self, on_growth: Callable[[], object]) -> None:
@@ -196,9 +200,18 @@ class InputLog:
         self._kept = True
         self._on_growth = WeakMethod(on_growth)
 
-    def report(self) -> None:
+    def count_size(self) -> int:
+        """Return the approximate size in bytes, including the request. Only the inputs since the last call are counted.
+        Calls must not overlap.
+        """
+        count = len(self.times)
+        self._inputs_size += sum(map(_size_of, self.inputs[self._counted : count]))
+        self._counted = count
+        return self._size + self._inputs_size
+
+    def report(self, now: float) -> None:
         """Report that the log has grown."""
-        self.reported = self.size + _REPORTED
+        self.next_report = now + _REPORTED
         on_growth = None if self._on_growth is None else self._on_growth()
         if on_growth is not None:
             on_growth()
@@ -207,13 +220,13 @@ class InputLog:
         """Keep a decision that depended on services."""
         if not self.stopped:
             self.answers.append(answer)
-            self.size += size
+            self._size += size
 
     def add_request(self, request: SentRequest) -> None:
         """Keep a request to the upstream."""
         if not self.stopped:
             self.requests.append(request)
-            self.size += len(request.request.body)
+            self._size += OTHER_OVERHEAD + len(request.request.body)
 
     def next_for_journal(self) -> list[ExchangeInput]:
         """Return the inputs since the last call. They are discarded, unless `watch` has been called."""
@@ -236,6 +249,7 @@ class InputLog:
 
     def _forget(self, count: int) -> None:
         del self.inputs[:count], self.times[:count]
+        self._counted = max(self._counted - count, 0)
         self.requests.clear()
         self.answers.clear()
         if self.journaled is not None:
@@ -307,13 +321,13 @@ class RecordedExchange(Exchange):
         made = super().request()
         if not self.passthrough:
             self.log.attempts += 1
-            self._record_input(InputStep.REQUEST, b"")
+            self._record_input(InputStep.REQUEST)
         return made
 
     def make_ready(self) -> None:
         super().make_ready()
         if isinstance(self.ready, UpstreamRequest):
-            self._record_input(InputStep.MAKE_READY, b"")
+            self._record_input(InputStep.MAKE_READY)
 
     def _attempt(self) -> UpstreamRequest:
         made, resuming = super()._attempt(), self._resuming
@@ -347,9 +361,7 @@ class RecordedExchange(Exchange):
         out = super().respond(status, given)
         if self.log.journaled is None:
             given = tuple([pair for pair in given if pair[0].lower() in _REPLY_HEADERS])
-        return self._record_input(
-            UpstreamHead(status, given), out, sum(len(name) + len(value) for name, value in given)
-        )
+        return self._record_input(UpstreamHead(status, given), out)
 
     def feed(self, data: bytes, *, long: bool = False) -> bytes:
         out = _feed(self, data, long=long)
@@ -358,12 +370,13 @@ class RecordedExchange(Exchange):
         add_input, add_time = log.add_input, log.add_time
         if type(data) is not bytes:  # some applications send others, and change them later
             data = bytes(data)
-        add_input(LongData(data) if long else data)
-        add_time(time())
-        log.sent += len(out)
-        log.size = size = log.size + len(data) + INPUT_OVERHEAD
-        if size > log.reported:
-            log.report()
+        if long:
+            return self._record_input(LongData(data), out)
+        add_input(data)
+        now = time()
+        add_time(now)
+        if now > log.next_report:  # counting the sizes at once costs less than adding each
+            log.report(now)
         return out
 
     def close(self) -> bytes:
@@ -381,14 +394,12 @@ class RecordedExchange(Exchange):
     def keepalive(self) -> bytes:
         return self._record_input(InputStep.KEEPALIVE, super().keepalive())
 
-    def _record_input(self, one: ExchangeInput, out: bytes, size: int = 0) -> bytes:
+    def _record_input(self, one: ExchangeInput, out: bytes = b"") -> bytes:
         """Record an input that has led to this data for the client, and return the data."""
-        log = self.log
+        log, now = self.log, self._time()
         log.add_input(one)
-        log.add_time(self._time())
-        log.sent += len(out)
-        log.size += size + OTHER_OVERHEAD
-        log.report()
+        log.add_time(now)
+        log.report(now)
         return out
 
 
@@ -459,6 +470,19 @@ def _without_traceback(error: StreamtoolError) -> StreamtoolError:
     copied = type(error).__new__(type(error), *error.args)  # its constructor may have other parameters
     copied.__dict__.update(error.__dict__)
     return copied
+
+
+def _size_of(one: ExchangeInput) -> int:
+    """Return the approximate size of an input in bytes."""
+    match one:
+        case bytes():
+            return INPUT_OVERHEAD + len(one)
+        case LongData(data=data):
+            return INPUT_OVERHEAD + len(data)
+        case UpstreamHead(headers=headers):
+            return OTHER_OVERHEAD + sum([len(name) + len(value) for name, value in headers])
+        case _:
+            return OTHER_OVERHEAD
 
 
 def _ignore(_: object) -> None:

@@ -13,7 +13,7 @@ Each line is an object with a `type`; most include `seconds`, the time since the
     sent        events that the client received, and their bytes (`data`)
     record      the end of the exchange, with the fields of the log
     cut         the end of the recording, because it has reached its maximum size
-    differs     the exchange could not be repeated exactly (`why`: an exception, or `other data` for the client), so the
+    differs     the exchange could not be repeated exactly (`why`: an exception, or `another result`), so the
                 lines before this one may be wrong
 
 The lines about parsers suffice to replay the exchange. A line never contains headers, and request fields that contain

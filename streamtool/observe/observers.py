@@ -212,7 +212,7 @@ class Watch:
         if self._recording is not None:
             self._recording.end(record)
         if self._inspected is not None:
-            self._inspected.end(record, self._exchange.first_call)
+            self._inspected.end(self._exchange, record)
         logs.log_exchange(
             record,
             contents=observers.contents,

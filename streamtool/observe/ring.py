@@ -2,17 +2,19 @@
 
 Only the inputs of an exchange are stored (`exchange.inputs`). When the exchange is viewed, it is repeated with a
 listener, which returns the lines that a recording would contain (`observe.lines`). A viewed exchange that is still open
-continues to be repeated, so each view processes only the new inputs. If the repetition does not lead to the data that
-the client has received, the last line reports it. Figures are in docs/performance.md.
+continues to be repeated, so each view processes only the new inputs. If the repetition does not have the exchange's
+result, the last line reports it. Figures are in docs/performance.md.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import attrgetter
 from threading import Lock, RLock
 from time import monotonic, time
-from typing import Final
+from typing import Any, Final
 
 from streamtool.core.json_value import Json
+from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.inputs import InputLog, RecordedExchange, RepeatedExchange, repeat
 from streamtool.exchange.record import Record
 from streamtool.observe import lines
@@ -28,12 +30,26 @@ REPETITION_SIZE: Final = 8
 """Approximate size of a repetition, as a multiple of the size of the inputs."""
 
 
+Result = tuple[Any, ...]
+"""The facts about an exchange that ended that its repetition must have in common with it."""
+
+_RESULT: Final = attrgetter(
+    *("attempts", "details", "unmet", "calls", "formats", "repairs", "discarded", "refused", "quoted", "repeated"),
+    *("incomplete", "reason", "usage", "held", "found", "forced", "resumed", "status", "done"),
+)
+
+
+def result_of(exchange: Exchange, record: Record) -> Result:
+    """Return the result of an exchange with this record."""
+    return exchange.written, exchange.first_call, *_RESULT(record)
+
+
 class Repetition:
     """The repetition of an exchange, and its lines so far. Call `release` at the end: the collector of a server does
     not search for cycles among objects that have been used for long.
     """
 
-    __slots__ = ("_began", "_done", "_exchange", "_listener", "_log", "_seconds", "_sent", "_why", "lines")
+    __slots__ = ("_began", "_done", "_exchange", "_listener", "_log", "_seconds", "_why", "lines")
 
     def __init__(self, log: InputLog, began: float) -> None:
         self.lines: list[Line] = []
@@ -44,8 +60,6 @@ class Repetition:
         self._began = began
         self._done = 0
         """Number of inputs that have been repeated."""
-        self._sent = 0
-        """Size in bytes of the resulting data for the client."""
         self._why = ""
         self._exchange: RepeatedExchange | None = None
 
@@ -60,16 +74,16 @@ class Repetition:
             new = zip(log.inputs[self._done : count], log.times[self._done : count], strict=False)
             for one, at in new if not self._why else ():
                 self._seconds[0] = round(max(at - self._began, 0.0), 6)
-                self._sent += len(repeat(self._exchange, (one,)))
+                repeat(self._exchange, (one,))
         except Exception as error:  # noqa: BLE001  the rest cannot be shown, whatever the reason is
             self._why = type(error).__name__
         self._done = count
 
-    def differences(self) -> list[Line]:
-        """Return a line if the repetition of an exchange that has ended differs from the exchange."""
-        why = self._why
-        if not why and self._sent != self._log.sent:
-            why = "other data"
+    def differences(self, result: "Result") -> list[Line]:
+        """Return a line if the repetition of an exchange that has ended with this result has another one."""
+        why, exchange = self._why, self._exchange
+        if not why and exchange is not None and result_of(exchange, exchange.record()) != result:
+            why = "another result"
         return [lines.differs_line(self._seconds[0], why)] if why else []
 
     def release(self) -> None:
@@ -90,6 +104,7 @@ class InspectedExchange:
         "_cut",
         "_first",
         "_log",
+        "_result",
         "_ring",
         "at",
         "client",
@@ -115,6 +130,7 @@ class InspectedExchange:
         """The first call that the client received, in one short line, or ""."""
         self.size = 0
         """Approximate size in bytes, as deducted from the ring's."""
+        self._result: Result = ()
         self.record: Record | None = None
         """The record of the exchange; None while it is open."""
 
@@ -124,14 +140,16 @@ class InspectedExchange:
         if ring is not None:
             ring.settle(self)
 
-    def end(self, record: Record, first_call: tuple[str, str] | None = None) -> None:
-        """Store the record of the completed exchange, and the name of its first call and its arguments."""
-        if first_call is not None:
-            self._called = short_call("(".join(first_call))
+    def end(self, exchange: Exchange, record: Record) -> None:
+        """Store the record of the completed exchange and its result."""
+        if exchange.first_call is not None:
+            self._called = short_call("(".join(exchange.first_call))
+        self._result = result_of(exchange, record)
+        self.settle()  # while it is open: if it is too large on its own, it is cut, and its record is kept
         self.record = record
         if self._ring is not None:
             self._ring.drop_repetition(self)
-        self.settle()
+            self.settle()
 
     def move_to(self, ring: "Ring") -> None:
         """Move the exchange to another ring."""
@@ -152,10 +170,13 @@ class InspectedExchange:
             ring.drop_repetition(self)
             ring.resize(self, self._log.origin.size)
 
-    @property
-    def log_size(self) -> int:
-        """Approximate size in bytes of the inputs."""
-        return self._log.size
+    def count_size(self) -> int:
+        """Return the approximate size of the inputs, in bytes. Calls must not overlap."""
+        return self._log.count_size()
+
+    def differences(self, repetition: Repetition) -> list[Line]:
+        """Return a line if the complete repetition differs from the exchange, once that has ended."""
+        return [] if self.record is None else repetition.differences(self._result)
 
     @property
     def is_final(self) -> bool:
@@ -234,10 +255,11 @@ class Ring:
 
     def settle(self, exchange: InspectedExchange) -> None:
         """Deduct the growth of an exchange from the room that is left, and free memory if necessary."""
-        repetition = REPETITION_SIZE if exchange in self._repetitions else 0
-        self.resize(exchange, exchange.log_size * (1 + repetition))
-        if self.left < 0:
-            self.make_room()
+        with self._sizes:
+            repetition = REPETITION_SIZE if exchange in self._repetitions else 0
+            self.resize(exchange, exchange.count_size() * (1 + repetition))
+            if self.left < 0:
+                self.make_room()
 
     def resize(self, exchange: InspectedExchange, size: int) -> None:
         """Set the size of an exchange."""
@@ -253,7 +275,7 @@ class Ring:
         with self._sizes:
             for exchange in list(self._repetitions):
                 self.drop_repetition(exchange)
-                self.resize(exchange, exchange.log_size)
+                self.resize(exchange, exchange.count_size())
             for exchange in list(self.exchanges.values()):
                 if self.left >= 0:
                     return
@@ -305,7 +327,7 @@ class Ring:
             found = self._repetitions.pop(exchange, None) or exchange.repetition()
             ended = exchange.record is not None
             found.catch_up()
-            result = found.lines[:], found.differences() if ended else []
+            result = found.lines[:], exchange.differences(found) if ended else []
             if ended:
                 found.release()
                 return result

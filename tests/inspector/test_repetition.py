@@ -184,7 +184,6 @@ async def test_a_keepalive_comment_is_repeated():
     await serve(app, one)
     log = app.observers.ring.exchanges["1"]._log
     assert InputStep.KEEPALIVE in log.inputs
-    assert log.sent > 0
     assert not differs(app)
 
 
@@ -280,7 +279,7 @@ async def test_a_repetition_that_differs_is_reported(change: str):
     else:
         del log.inputs[-6], log.times[-6]
     *_, last, _ = app.observers.ring.lines("1")
-    assert (last["type"], last["why"]) == ("differs", "other data" if change == "inputs" else "IndexError")
+    assert (last["type"], last["why"]) == ("differs", "another result" if change == "inputs" else "IndexError")
     assert last in timeline(app)["notes"]
 
 

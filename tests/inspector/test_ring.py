@@ -3,7 +3,7 @@
 import gc
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from time import monotonic
@@ -13,7 +13,7 @@ from weakref import ref
 import pytest
 
 from streamtool.core.errors import UpstreamError
-from streamtool.exchange.inputs import RecordedExchange
+from streamtool.exchange.inputs import INPUT_OVERHEAD, RecordedExchange
 from streamtool.exchange.interfaces import NO_SERVICES, Services
 from streamtool.observe import ring as module
 from streamtool.observe.ring import InspectedExchange, Ring
@@ -25,7 +25,12 @@ DENIED = "I'm sorry, but I don't have access to any tools in this conversation."
 MUCH = 2**30
 
 
-def exchange(said: str = "x", services: Services = NO_SERVICES, **options: Any) -> RecordedExchange:
+def exchange(
+    said: str = "x",
+    services: Services = NO_SERVICES,
+    time: Callable[[], float] = monotonic,
+    **options: Any,
+) -> RecordedExchange:
     asked = {"model": "m", "stream": True, "messages": [{"role": "user", "content": said}], "tools": [TOOL]}
     settings = Settings(**{"app_protocol": "chat", **options})
     numbers = count()
@@ -37,7 +42,7 @@ def exchange(said: str = "x", services: Services = NO_SERVICES, **options: Any) 
         (),
         new_id=lambda prefix: f"{prefix}{next(numbers)}",
         now=1,
-        time=monotonic,
+        time=time,
         services=services,
     )
 
@@ -83,7 +88,7 @@ def test_exchanges_that_leave_the_ring_are_freed_without_a_search_for_cycles(way
         if way == "viewed while open":
             assert "text" in types(ring)
         if way != "cut":
-            found.end(one.record())
+            found.end(one, one.record())
         if way == "viewed":
             assert "text" in types(ring)
         one.release()
@@ -129,7 +134,7 @@ def test_data_that_the_application_changes_later_is_copied():
     data = bytearray(delta("Well, "))
     one.feed(data)  # type: ignore[arg-type]
     data[:] = b"x" * len(data)
-    found.end(one.record())
+    found.end(one, one.record())
     assert all(type(given) is not bytearray for given in one.log.inputs)
     assert "differs" not in types(ring)
 
@@ -137,7 +142,7 @@ def test_data_that_the_application_changes_later_is_copied():
 def test_a_cut_exchange_keeps_nothing_and_counts_its_attempts():
     ring = Ring(100_000, contents=True)
     one, found = begun(ring, "x" * 20_000, retries=2)
-    one.feed(delta('<tool_call>{"name": "f", "arguments": {"a": "' + "y" * 500_000))
+    one.feed(delta('<tool_call>{"name": "f", "arguments": {"a": "' + "y" * 500_000), long=True)
     assert types(ring) == ["exchange", "cut"]
     assert ring.left == ring.size - found.size
     one, found = begun(ring, "x" * 100_000, retries=2)
@@ -159,7 +164,7 @@ def test_the_first_call_is_shown_whether_it_has_ended_or_not(end: str):
     one, found = begun(ring)
     one.feed(delta('<tool_call>{"name": "f", "arguments": {"a": 1'))
     one.feed(delta(end)) if end else None
-    found.end(one.record(), one.first_call)
+    found.end(one, one.record())
     assert ring.summary("1")["called"] == ('f({"a": 1})' if end else 'f({"a": 1)')
 
 
@@ -184,6 +189,7 @@ def test_repetitions_are_counted_and_dropped_first():
     before = ring.left
     for _ in range(2_000):
         one.feed(delta("word "))
+    found.settle()
     alone = before - ring.left
     taken = tracemalloc.get_traced_memory()[0]
     types(ring)
@@ -199,6 +205,24 @@ def test_repetitions_are_counted_and_dropped_first():
     assert ring.left > 0
 
 
+def test_short_deltas_are_counted_from_time_to_time():
+    now = 100.0
+    ring = Ring(MUCH, contents=True)
+    one, found = begun(ring, time=lambda: now)
+    data = delta("word ")
+    before = ring.left
+    for _ in range(10):
+        now += 0.01
+        one.feed(data)
+    assert ring.left == before
+    now += 0.2
+    one.feed(data)
+    assert before - ring.left == 11 * (len(data) + INPUT_OVERHEAD)
+    one.feed(data)
+    found.end(one, one.record())
+    assert before - ring.left == 12 * (len(data) + INPUT_OVERHEAD)
+
+
 @pytest.mark.parametrize("way", ["end", "cut"])
 def test_a_repetition_is_dropped_with_its_exchange(way: str):
     ring = Ring(MUCH, contents=True)
@@ -206,7 +230,7 @@ def test_a_repetition_is_dropped_with_its_exchange(way: str):
     types(ring)
     assert found in ring._repetitions
     if way == "end":
-        found.end(one.record())
+        found.end(one, one.record())
     else:
         found.cut()
     assert not ring._repetitions
@@ -219,7 +243,7 @@ def test_an_exchange_that_is_cut_during_a_view_is_not_reported(ended: bool, monk
     one, found = begun(ring)
     one.feed(delta("Well, "))
     if ended:
-        found.end(one.record())
+        found.end(one, one.record())
     catch_up = module.Repetition.catch_up
 
     def cutting(self: Any) -> None:
@@ -234,7 +258,7 @@ def test_an_exchange_that_is_cut_during_a_view_is_not_reported(ended: bool, monk
 def test_an_exchange_that_was_deleted_meanwhile_is_not_deducted():
     ring = Ring(MUCH, contents=True)
     one, found = begun(ring)
-    found.end(one.record())
+    found.end(one, one.record())
     ring.left = -1
     ring.make_room()
     left = ring.left
@@ -250,7 +274,7 @@ def test_a_ring_that_replaces_another_counts_what_its_exchanges_add():
     ring.add_exchanges_of(before)
     one.feed(delta("x" * 50_000))
     assert "text" in types(ring)
-    found.end(one.record())
+    found.end(one, one.record())
     assert ring.left == ring.size - found.size
 
 
@@ -283,7 +307,7 @@ def test_a_repetition_uses_no_services():
         one.feed(b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "text": f"{word} "}]}).encode())
     one.fail(UpstreamError("the connection broke"))
     assert one.retry
-    found.end(one.record())
+    found.end(one, one.record())
     assert live.reads
     live.reads, live.count = 0, lambda _: 1
     assert types(ring)[-1] == "record"
