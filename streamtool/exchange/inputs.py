@@ -37,10 +37,8 @@ INPUT_OVERHEAD: Final = 100
 """Approximate number of bytes of memory that an input requires in addition to its data."""
 OTHER_OVERHEAD: Final = 1_000
 """The same for a request, and for an input that is not data."""
-_REPORTED: Final = 0.25
-"""Minimum number of seconds between two reports of a log that grows by short deltas. In this time, a stream at the full
-speed of the parser adds a few megabytes.
-"""
+_REPORTED: Final = 64
+"""Number of deltas between two reports of a log's growth."""
 _ENCODING: Final = b"content-encoding"
 _REPLY_HEADERS: Final = frozenset((_ENCODING, b"x-request-id", b"request-id"))
 """The upstream's headers that the reply depends on. A journal also needs the others, but without one, none is kept."""
@@ -173,16 +171,16 @@ class InputLog:
     """Number of attempts so far."""
     add_input: Callable[[ExchangeInput], object] = field(init=False)
     add_time: Callable[[float], object] = field(init=False)
-    next_report: float = field(default=0.0, init=False)
-    """The time after which the log reports its growth."""
+    next_report: int = field(default=0, init=False)
+    """The log reports its growth when it contains more inputs."""
     journaled: int | None = field(default=None, init=False)
     """Number of inputs that the journal has received, or None without a journal."""
     stopped: bool = field(default=False, init=False)
     """Whether nothing is kept any longer."""
     _size: int = field(init=False)
-    """Approximate size in bytes of all that is kept, apart from the inputs."""
-    _inputs_size: int = field(default=0, init=False)
-    """The same for the inputs that have been counted."""
+    """Approximate size in bytes of all that is kept, apart from deltas."""
+    _deltas_size: int = field(default=0, init=False)
+    """The same for the deltas that have been counted."""
     _counted: int = field(default=0, init=False)
     """Number of inputs that have been counted."""
     _kept: bool = field(default=False, init=False)
@@ -205,16 +203,24 @@ class InputLog:
         Calls must not overlap.
         """
         count = len(self.times)
-        self._inputs_size += sum(map(_size_of, self.inputs[self._counted : count]))
+        deltas = [len(one) for one in self.inputs[self._counted : count] if type(one) is bytes]
+        self._deltas_size += sum(deltas) + INPUT_OVERHEAD * len(deltas)
         self._counted = count
-        return self._size + self._inputs_size
+        return self._size + self._deltas_size
 
-    def report(self, now: float) -> None:
+    def report(self) -> None:
         """Report that the log has grown."""
-        self.next_report = now + _REPORTED
+        self.next_report = len(self.times) + _REPORTED
         on_growth = None if self._on_growth is None else self._on_growth()
         if on_growth is not None:
             on_growth()
+
+    def add(self, one: ExchangeInput, now: float, size: int) -> None:
+        """Add an input that is not a delta."""
+        self.add_input(one)
+        self.add_time(now)
+        self._size += OTHER_OVERHEAD + size
+        self.report()
 
     def add_answer(self, answer: bool | PromptCut | Resumptions | None, size: int = 0) -> None:
         """Keep a decision that depended on services."""
@@ -250,6 +256,7 @@ class InputLog:
     def _forget(self, count: int) -> None:
         del self.inputs[:count], self.times[:count]
         self._counted = max(self._counted - count, 0)
+        self.next_report -= count
         self.requests.clear()
         self.answers.clear()
         if self.journaled is not None:
@@ -361,7 +368,9 @@ class RecordedExchange(Exchange):
         out = super().respond(status, given)
         if self.log.journaled is None:
             given = tuple([pair for pair in given if pair[0].lower() in _REPLY_HEADERS])
-        return self._record_input(UpstreamHead(status, given), out)
+        return self._record_input(
+            UpstreamHead(status, given), out, sum(len(name) + len(value) for name, value in given)
+        )
 
     def feed(self, data: bytes, *, long: bool = False) -> bytes:
         out = _feed(self, data, long=long)
@@ -371,12 +380,11 @@ class RecordedExchange(Exchange):
         if type(data) is not bytes:  # some applications send others, and change them later
             data = bytes(data)
         if long:
-            return self._record_input(LongData(data), out)
+            return self._record_input(LongData(data), out, len(data))
         add_input(data)
-        now = time()
-        add_time(now)
-        if now > log.next_report:  # counting the sizes at once costs less than adding each
-            log.report(now)
+        add_time(time())
+        if len(log.times) > log.next_report:  # counting many sizes at once costs less than adding each
+            log.report()
         return out
 
     def close(self) -> bytes:
@@ -394,12 +402,9 @@ class RecordedExchange(Exchange):
     def keepalive(self) -> bytes:
         return self._record_input(InputStep.KEEPALIVE, super().keepalive())
 
-    def _record_input(self, one: ExchangeInput, out: bytes = b"") -> bytes:
+    def _record_input(self, one: ExchangeInput, out: bytes = b"", size: int = 0) -> bytes:
         """Record an input that has led to this data for the client, and return the data."""
-        log, now = self.log, self._time()
-        log.add_input(one)
-        log.add_time(now)
-        log.report(now)
+        self.log.add(one, self._time(), size)
         return out
 
 
@@ -470,19 +475,6 @@ def _without_traceback(error: StreamtoolError) -> StreamtoolError:
     copied = type(error).__new__(type(error), *error.args)  # its constructor may have other parameters
     copied.__dict__.update(error.__dict__)
     return copied
-
-
-def _size_of(one: ExchangeInput) -> int:
-    """Return the approximate size of an input in bytes."""
-    match one:
-        case bytes():
-            return INPUT_OVERHEAD + len(one)
-        case LongData(data=data):
-            return INPUT_OVERHEAD + len(data)
-        case UpstreamHead(headers=headers):
-            return OTHER_OVERHEAD + sum([len(name) + len(value) for name, value in headers])
-        case _:
-            return OTHER_OVERHEAD
 
 
 def _ignore(_: object) -> None:
