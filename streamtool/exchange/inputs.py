@@ -377,8 +377,6 @@ class RecordedExchange(Exchange):
         # Functions in slots are loaded before they are called: CPython is slow to find them as methods.
         log, time = self.log, self._time
         add_input, add_time = log.add_input, log.add_time
-        if type(data) is not bytes:  # some applications send others, and change them later
-            data = bytes(data)
         if long:
             return self._record_input(LongData(data), out, len(data))
         add_input(data)

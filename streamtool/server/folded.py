@@ -65,7 +65,7 @@ def _fold_stream(
         if client is None:
             await send(message)
         elif message["type"] == "http.response.body" and not client.complete:
-            body, last = message.get("body", b""), not message.get("more_body", False)
+            body, last = bytes(message.get("body", b"")), not message.get("more_body", False)
             left -= len(body)
             out = exchange.fail(too_large(limit)) if left < 0 else await _feed(exchange, client, body, last=last)
             if exchange.done:

@@ -169,6 +169,8 @@ class ServedExchange:
         match message["type"]:
             case "http.response.body":
                 body, last = message.get("body", b""), not message.get("more_body", False)
+                if type(body) is not bytes:  # some apps send a buffer, and change it later
+                    body = bytes(body)
                 self._bytes_left -= len(body)
                 if self._bytes_left < 0:
                     await self._client.write(exchange.fail(too_large(self._driver.settings.limits.reply)))

@@ -127,17 +127,6 @@ def test_a_recorded_error_has_no_traceback():
     assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
 
 
-def test_data_that_the_application_changes_later_is_copied():
-    ring = Ring(MUCH, contents=True)
-    one, found = begun(ring)
-    data = bytearray(delta("Well, "))
-    one.feed(data)  # type: ignore[arg-type]
-    data[:] = b"x" * len(data)
-    found.end(one, one.record())
-    assert all(type(given) is not bytearray for given in one.log.inputs)
-    assert "differs" not in types(ring)
-
-
 def test_a_cut_exchange_keeps_nothing_and_counts_its_attempts():
     ring = Ring(100_000, contents=True)
     one, found = begun(ring, "x" * 20_000, retries=2)

@@ -221,6 +221,28 @@ async def test_events_sent_in_a_single_message_leave_in_a_single_message():
 
 
 @both
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_app_may_send_any_buffer_and_reuse_it(kind, stream):
+    upstream = ScriptedUpstream(text("Look: ", CALL))
+
+    async def app(scope, receive, send):
+        async def sends(message):
+            buffer = bytearray(message.get("body", b""))
+            await send({**message, "body": kind(buffer)} if buffer else message)
+            buffer[:] = b"x" * len(buffer)
+
+        await upstream(scope, receive, sends)
+
+    tools = ToolMiddleware(app, inspect=True)
+    async with stream_asgi(tools, PATH, body=request(stream=stream)) as reply:
+        body = await reply.body()
+    assert b"Look" in body
+    assert b"ping" in body
+    assert "differs" not in [line["type"] for line in tools.observers.ring.lines("1")]
+
+
+@both
 async def test_a_complete_reply_is_a_single_message_with_its_length():
     async with stream_asgi(ToolMiddleware(ScriptedUpstream(text("See ", CALL))), body=request(stream=False)) as reply:
         body = await reply.body()
