@@ -7,7 +7,8 @@ Creates a virtual environment in `benchmarks/.compare`, installs the other softw
 Software that cannot be installed is listed with the reason. `--plots` draws the figures into a folder, as SVG and PNG,
 next to `figures.json`; `--redraw` draws them again from that file. Needs an otherwise idle Linux machine, about 2 GB of
 disk space for two of the packages, and half an hour. `--quick` measures once instead of several times. `--only`
-(repeatable) selects parts: readers, flood, paced (100 streams), few (30, with the LiteLLM proxy), most, most_few.
+(repeatable) selects parts: readers, flood, paced (100 streams), few (30, with the LiteLLM proxy), whole (the same, with
+their requests), most, most_few.
 """
 
 import argparse
@@ -36,7 +37,7 @@ PEERS = (
     ("regex", "numpy", "orjson", "fastapi"),
 )
 """Arguments to pip. Each set is installed separately, so that one failure does not affect the others."""
-PARTS = ("readers", "flood", "paced", "few", "most", "most_few")
+PARTS = ("readers", "flood", "paced", "few", "whole", "most", "most_few")
 FEW = "30"
 """Number of streams that the LiteLLM proxy can handle on one core."""
 
@@ -78,6 +79,7 @@ def measured(found: dict[str, Any], only: list[str], *, quick: bool) -> dict[str
         "flood": ("flood", "--rounds", rounds, "httpx", "aiohttp", "streamtool", "streamtool/arguments", *litellm),
         "paced": ("paced", "--rounds", rounds),
         "few": ("paced", "--rounds", rounds, "--streams", FEW, *few),
+        "whole": ("paced", "--whole", "--rounds", rounds, "--streams", FEW, "httpx", "aiohttp", *few[2:]),
         "most": ("paced", "--most", "httpx", "streamtool"),
         "most_few": ("paced", "--most", "--first", "4", *litellm) if litellm else (),
     }
