@@ -16,7 +16,7 @@ from typing import Any
 import certifi
 import pytest
 from hypothesis import settings
-from support import law
+from support import frozen_values, law  # noqa: F401  the first of them is to be imported before all others
 
 from statemachine import parser
 from statemachine.formats import compile as tables

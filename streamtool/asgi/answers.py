@@ -1,7 +1,7 @@
 """Responses that do not come from an exchange, and errors that occur while a response is being sent."""
 
+import secrets
 import time
-import uuid
 
 from streamtool.asgi.types import ASGIMessage, Send
 from streamtool.core.conversation import Conversation
@@ -11,8 +11,8 @@ from streamtool.protocols.interfaces import ClientProtocol, Headers
 
 
 def new_id(prefix: str) -> str:
-    """Return `prefix` followed by 24 random letters and digits."""
-    return prefix + uuid.uuid4().hex[:24]
+    """Return `prefix` followed by 24 random hexadecimal digits."""
+    return prefix + secrets.token_hex(12)
 
 
 async def send_error(wire: ClientProtocol, error: StreamtoolError, send: Send, *, extra: Headers = ()) -> None:

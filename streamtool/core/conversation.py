@@ -9,9 +9,10 @@ objects are never mutated, and they hold no references to a caller's mutable obj
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import field
 
 from streamtool.core.json_value import Json
+from streamtool.core.values import frozen
 
 Role = Literal["system", "user", "assistant"]
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import assert_never
 
-from attrs import Factory, define, evolve, field, frozen
+from attrs import Factory, define, evolve, field
 
 from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.values import frozen
 
 
 class Reason(Enum):

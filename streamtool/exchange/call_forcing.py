@@ -4,9 +4,10 @@ import json
 from collections.abc import Callable
 from hashlib import sha256
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from streamtool.core.conversation import Conversation, Forcing, Message, TextPart
+from streamtool.core.values import frozen
 from streamtool.forcing import forcing_for, forcing_method_for
 from streamtool.policy import RefusedPart
 from streamtool.settings import ModelSettings

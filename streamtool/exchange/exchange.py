@@ -53,7 +53,7 @@ from streamtool.exchange.interfaces import NO_SERVICES, ResponseHead, Services, 
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.near_calls import find_near_call, may_find_near_call
 from streamtool.exchange.parser_factory import ParserFactory
-from streamtool.exchange.plan import Plan, Refusal, first_plan, known_of, next_plan
+from streamtool.exchange.plan import Known, Plan, Refusal, first_plan, known_of, next_plan
 from streamtool.exchange.received import Received, receive
 from streamtool.exchange.record import NearCall, PromptCut, Record
 from streamtool.exchange.record_builder import RecordBuilder, zero_clock
@@ -78,9 +78,9 @@ class Exchange:
     """A client's request and its reply. The constructor raises RequestError if the request cannot be served."""
 
     __slots__ = (
+        "_capabilities",
         "_choices",
         "_decoded",
-        "_known",
         "_record",
         "_rejected",
         "_response",
@@ -134,7 +134,7 @@ class Exchange:
         """The client's request, read into a conversation."""
         self.passthrough = plan.passthrough
         """Whether the driver passes the request and the reply through, without feeding the reply to the exchange."""
-        self._known = known_of(received, plan.model, services.capabilities)
+        self._capabilities = services.capabilities
         self._response = ClientResponse(client, received, plan, new_id=new_id, now=now, clock=clock)
         rules = self._rules(services.phrases)
         self._choices = Choices(
@@ -218,7 +218,7 @@ class Exchange:
             continued = first.written if first.state.visible else None
         number, received = self._response.headers.attempts + 1, self.received
         if self._resuming.pending is None:
-            self._follow(with_forcing(self.plan, received, self._known))
+            self._follow(with_forcing(self.plan, received, self._lacks))
         if self.plan.emulates and (len(self.conversation.tools) > MANY or self.plan.model.context is not None):
             warning = warn_of_many_tools(self.conversation, self.plan.model, self._tokenizers)
             self._record.warning = self._record.warning or warning
@@ -267,6 +267,16 @@ class Exchange:
         selection = Selection(self.conversation, model, model.format)
         shown = "" if self._choices.rules.forced else said
         self._searches += (selection.find(query, said, shown, len(self._searches) + 1),)
+
+    @property
+    def _known(self) -> Known | None:
+        """The findings about the model at its upstream."""
+        return known_of(self.received, self.plan.model, self._capabilities)
+
+    def _lacks(self, ability: str) -> bool:
+        """Return whether the upstream is known to lack an ability."""
+        known = self._known
+        return known is not None and known.lacks(ability)
 
     def _follow(self, plan: Plan) -> None:
         """Serve the request according to this plan from now on."""

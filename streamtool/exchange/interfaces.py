@@ -2,9 +2,10 @@
 
 from typing import Protocol
 
-from attrs import field, frozen
+from attrs import field
 
 from streamtool.core.conversation import Conversation
+from streamtool.core.values import frozen
 from streamtool.prompting.window import CountTokens
 from streamtool.protocols.interfaces import Headers
 from streamtool.refusals import Phrases

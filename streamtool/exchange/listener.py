@@ -7,11 +7,10 @@ the parser's input and output. I/O and timing are left to the listener; this mod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from attrs import frozen
-
 import statemachine
 from streamtool.core.json_value import Json
 from streamtool.core.reply import ReplyEvent
+from streamtool.core.values import frozen
 from streamtool.exchange.interfaces import UpstreamRequest
 from streamtool.filters import NullParser
 

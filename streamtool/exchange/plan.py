@@ -9,11 +9,12 @@ according to the plan that `next_plan` returns.
 from operator import attrgetter
 from typing import assert_never
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from streamtool import prompting
 from streamtool.core.conversation import HOSTED, HOSTED_CHOICE, Conversation, ForcingMethod
 from streamtool.core.errors import RequestError, SettingsError
+from streamtool.core.values import frozen
 from streamtool.exchange.call_forcing import NO_FORCING, CallForcing, without
 from streamtool.exchange.interfaces import Capabilities, ClientStore, Templates
 from streamtool.exchange.received import Received

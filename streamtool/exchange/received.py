@@ -8,11 +8,12 @@ not always an error.
 
 from collections.abc import Iterable
 
-from attrs import field, frozen
+from attrs import field
 
 from streamtool.core.clients import client_of
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import RequestError
+from streamtool.core.values import frozen
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import ClientStore
 from streamtool.exchange.tool_sets import share_tools

@@ -2,10 +2,11 @@
 
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import field
 
 from streamtool.core.errors import StreamtoolError
 from streamtool.core.reply import Reason, Usage
+from streamtool.core.values import frozen
 
 ExchangeOutcome = Literal["calls", "text", "incomplete", "unmet", "left", "passed", "error"]
 """How an exchange ended. `left` means that the client disconnected before the end, `passed` that the request and the

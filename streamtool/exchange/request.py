@@ -14,7 +14,7 @@ from streamtool.core.conversation import Conversation, Forcing, Message, TextPar
 from streamtool.exchange.call_forcing import constrained, forced
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Tokenizers, UpstreamRequest
-from streamtool.exchange.plan import Known, Plan
+from streamtool.exchange.plan import Plan
 from streamtool.exchange.received import Received
 from streamtool.exchange.resumption import Resumption, grammar_after
 from streamtool.filters import continues_beginning
@@ -80,15 +80,14 @@ def _without_empty_tools(received: Received) -> bytes:
     return wire.encode_request({key: value for key, value in fields.items() if key not in _OF_TOOLS})
 
 
-def with_forcing(plan: Plan, received: Received, known: Known | None) -> Plan:
+def with_forcing(plan: Plan, received: Received, lacks: Callable[[str], bool]) -> Plan:
     """Return the plan, including the forcing for the next attempt. Calls are forced only if the tools are sent as
-    text.
+    text. `lacks` returns whether the upstream is known to lack a method or constraint.
     """
     if not plan.emulates:
         return plan
-    lacks: Callable[[str], bool] = _lacks_nothing if known is None else known.lacks
     forcing = forced(plan.forcing, received.conversation, plan.model, plan.upstream.NAME, lacks)
-    return plan if forcing == plan.forcing else evolve(plan, forcing=forcing)
+    return plan if forcing is plan.forcing else evolve(plan, forcing=forcing)
 
 
 def attempt(
@@ -207,8 +206,3 @@ def _headers(received: Received, plan: Plan, body: bytes) -> Headers:
         (b"content-length", str(len(body)).encode()),
         (b"accept-encoding", b"identity"),
     )
-
-
-def _lacks_nothing(_: str) -> bool:
-    """Return False, because the upstream is not known to lack any ability."""
-    return False

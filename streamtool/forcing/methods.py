@@ -41,16 +41,15 @@ def forcing_method_for(conversation: Conversation, model: ModelSettings, protoco
     method applies.
     """
     mode = conversation.choice.mode
-    if not conversation.tools or mode == "none":
+    required = mode == "required"
+    if not conversation.tools or mode == "none" or not (required or model.constrains_free):
         return None
     method: ForcingChoice = PROTOCOLS[protocol].auto_forcing if model.forcing == "auto" else model.forcing
     own = conversation.options.output is not None or not CLIENT_CONSTRAINTS.isdisjoint(conversation.raw)
     if own or not can_force(method, protocol):
         method = "prompt"
-    if mode == "required":
+    if required:
         return method
-    if not model.constrains_free:
-        return None
     return method if method in _FREE_TEXT_METHODS and not is_one_object(model.format) else None
 
 

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import field
 
 from statemachine.names import is_spelling
 from streamtool.core.bounded_cache import SharedList
 from streamtool.core.conversation import CUSTOM_TOOL_SCHEMA, Conversation, Tool
 from streamtool.core.json_value import Json
 from streamtool.core.turns import Turn, turn_of
+from streamtool.core.values import frozen
 from streamtool.prompting.selection import SEARCH_SCHEMA, search_name
 from streamtool.refusals import Phrases, Topics
 from streamtool.schemas.answer_form import AnswerForm

@@ -121,6 +121,8 @@ def _attempts(record: Record, *, contents: bool) -> list[Json]:
     """Return the rejected attempts, each with its reason, its time and its detail; the detail is omitted if it might
     quote contents that the settings do not allow.
     """
+    if not record.attempts:
+        return []
     ours = {failure.cause for failure in FAILURES if failure.detail_is_ours}
     told = zip(record.attempts, record.details, record.retried, strict=True)
     return [

@@ -95,6 +95,7 @@ class Facts:
 
     def __init__(self, record: Record, *, contents: bool) -> None:
         self.record = record
+        self.outcome = record.outcome
         self.contents = contents
         self.error: StreamtoolError | None = record.error
         self.near: NearCall | None = record.near

@@ -81,11 +81,11 @@ def _upstream(*statuses: int) -> Callable[[Facts], bool]:
 
 
 def _unmet(*causes: str) -> Callable[[Facts], bool]:
-    return lambda facts: facts.record.outcome == "unmet" and (not causes or facts.record.unmet in causes)
+    return lambda facts: facts.outcome == "unmet" and (not causes or facts.record.unmet in causes)
 
 
 def _ended(outcome: str, also: Callable[[Facts], object] = lambda _: True) -> Callable[[Facts], object]:
-    return lambda facts: facts.record.outcome == outcome and also(facts)
+    return lambda facts: facts.outcome == outcome and also(facts)
 
 
 _CALLED: Final = "{calls}{how}."
@@ -527,6 +527,8 @@ _TEXTS: Final = (
 
 ROWS: Final = (*ERRORS, *_ENDS, *_CALLS, *_TEXTS)
 """The table of verdicts. The first row whose condition holds is the verdict; the last one always holds."""
+_WITHOUT_ERROR: Final = ROWS[len(ERRORS) :]
+"""The rows for a record without an error."""
 
 NOTES: Final = (
     Row("prompt cut", lambda facts: facts.record.prompt_cut is not None, "The server cut the prompt: {read}."),
@@ -544,7 +546,7 @@ NOTES: Final = (
 def verdict(record: Record, *, contents: bool = False) -> ExchangeVerdict:
     """Return the verdict on a finished exchange. If `contents` is true, it may quote the model and error messages."""
     facts = Facts(record, contents=contents)
-    row = next(row for row in ROWS if row.on(facts))
+    row = next(row for row in (_WITHOUT_ERROR if record.error is None else ROWS) if row.on(facts))
     text = row.text.format_map(facts)
     note = next((one for one in NOTES if one.kind not in row.states and one.on(facts)), None)
     if note is not None and row.kind != note.kind:

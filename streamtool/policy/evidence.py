@@ -6,9 +6,8 @@ effects.
 
 from typing import ClassVar, Literal
 
-from attrs import frozen
-
 from streamtool.core.conversation import ForcingMethod
+from streamtool.core.values import frozen
 from streamtool.forcing.rules import Rules
 from streamtool.refusals import Denial
 from streamtool.schemas.validator import InvalidArguments

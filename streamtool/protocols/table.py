@@ -248,11 +248,14 @@ def matches_path(template: str, path: str) -> bool:
 
 def protocol_for_errors(paths: Mapping[str, str], path: str) -> str:
     """Return the client protocol whose error format applies at this path."""
-    name, listed, first = at_path(paths, path), at_path(LISTS, path), path.split("/", 2)[1:2]
-    if name is None and listed is not None:
+    name = at_path(paths, path)
+    if name is not None:
+        return OTHER_REQUESTS.get(name, name)
+    listed = at_path(LISTS, path)
+    if listed is not None:
         return listed[0]
-    beside = (row.name for row in ROWS if row.paths and row.paths[0].split("/", 2)[1:2] == first)
-    return OTHER_REQUESTS.get(name or "", name) or next(beside, "chat")
+    first = path.split("/", 2)[1:2]
+    return next((row.name for row in ROWS if row.paths and row.paths[0].split("/", 2)[1:2] == first), "chat")
 
 
 def protocol_of_host(host: str | None) -> str:

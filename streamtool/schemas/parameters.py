@@ -165,13 +165,14 @@ class _SchemaRenderer:
         properties, required = self._walker.merged(owner).get("properties"), self._walker.required(owner)
         for name, value in properties.items() if isinstance(properties, Mapping) else ():
             found = self._walker.resolve(value)
+            description = None if depth else found.get("description")
             yield Parameter(
                 str(name),
                 found,
                 self.type(found, depth + 1),
                 name in required,
                 self._render_once(found["default"], "default", _default, "") if "default" in found else "",
-                self._render_once(found.get("description"), "description", _on_one_line, "") if not depth else "",
+                self._render_once(description, "description", _on_one_line, "") if description else "",
             )
 
     def _render_once(self, value: Any, what: int | str, write: Callable[[Any], str], short: str) -> str:
@@ -191,8 +192,8 @@ class _SchemaRenderer:
     def type(self, schema: Any, depth: int = 0) -> str:
         """Return the type as in a signature."""
         self._left -= 1
-        if self._left < 0 or depth > DEPTH + 1 or not isinstance(schema, Mapping):
-            return "any"
+        if self._left < 0 or depth > DEPTH + 1 or not (type(schema) is dict or isinstance(schema, Mapping)):
+            return "any"  # the exact type is checked first, which is faster and nearly always enough
         found = self._walker.merged(schema)
         kind = found.get("type")
         if isinstance(kind, str) and kind in _SCALARS and _NOT_BY_NAME.isdisjoint(found):

@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from attrs import frozen
-
 from streamtool.core.clients import client_of
 from streamtool.core.errors import StoreError
+from streamtool.core.values import frozen
 from streamtool.settings import StoreSettings
 from streamtool.store.file_backend import FileBackend
 from streamtool.store.memory_store import MemoryStore

@@ -36,6 +36,10 @@ class Nothing:
     forget = learn
 
 
+def nothing_lacks(_: str) -> bool:
+    return False
+
+
 def planned(
     capabilities: Capabilities | None = None, client: str = "chat", body: dict[str, Any] | None = None, **options: Any
 ) -> tuple[Received, Plan]:
@@ -44,7 +48,8 @@ def planned(
     protocol = client_protocol(client, "/v1/chat/completions")
     received = receive(settings, protocol, wire.encode(given), [(b"Authorization", b"Bearer k")])
     received, plan = first_plan(received, settings, protocol, capabilities=capabilities)
-    return received, with_forcing(plan, received, known_of(received, plan.model, capabilities))
+    known = known_of(received, plan.model, capabilities)
+    return received, with_forcing(plan, received, nothing_lacks if known is None else known.lacks)
 
 
 def following(plan: Plan, received: Received, message: str, status: int = 400, *, known: bool = True) -> Plan | None:
@@ -153,7 +158,7 @@ def test_a_constraint_that_was_declined_is_replaced_by_a_weaker_one_then_by_word
     for _ in range(2):
         found = following(plan, received, BAD_SCHEMA)
         assert found is not None
-        plan = with_forcing(found, received, None)
+        plan = with_forcing(found, received, nothing_lacks)
         constraints.append(plan.forcing.current)
     strict, weak, none = constraints
     assert strict is not None

@@ -146,6 +146,8 @@ class _UvicornConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._notify_disconnect()
+        if self._running is not None:
+            self._running.transport = self.transport  # instead of a `_Head`, which refers to the cycle
         if self._address is not None:
             self.server_state.counted.leave(self._address)
             self._address = None
@@ -182,7 +184,10 @@ class _UvicornConnection(HttpToolsProtocol):
         self._count_header(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:  # otherwise, the connection becomes a websocket
+            self.cycle.transport = _Head(self.cycle, self.loop)  # type: ignore[assignment]  # all that a cycle uses
         if not self.pipeline:
             self._running = self.cycle
         self._unread = 0
@@ -256,6 +261,47 @@ class _UvicornConnection(HttpToolsProtocol):
             self.transport.write(error_response(error))
             if not self.transport.is_closing():  # the client may have disconnected
                 self.transport.write_eof()
+
+
+class _Head:
+    """The transport of a response until its header has been sent.
+
+    The header waits until the application has finished its step of the event loop. If it has also sent the first piece
+    of the body by then, both are one write, which saves a system call and wakes the client once instead of twice.
+    """
+
+    __slots__ = ("_cycle", "_header", "_loop", "_transport")
+
+    def __init__(self, cycle: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._cycle = cycle
+        self._loop = loop
+        self._transport = cycle.transport
+        self._header = b""
+
+    def write(self, data: bytes) -> None:
+        if not self._cycle.response_started:  # an interim response
+            self._transport.write(data)
+        elif not self._header:
+            self._header = data
+            self._loop.call_soon(self._flush)
+        else:
+            self._header += data
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return bool(self._transport.is_closing())
+
+    def _flush(self) -> None:
+        """Send what has been written, and leave the rest of the response to the transport itself."""
+        if self._header:
+            written, self._header = self._header, b""
+            self._cycle.transport = self._transport
+            if not self._transport.is_closing():
+                self._transport.write(written)
 
 
 class _Upgraded(WebSocketsSansIOProtocol):

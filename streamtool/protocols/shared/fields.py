@@ -29,9 +29,9 @@ _WORTHWHILE: Final = 1024
 """Size in bytes of the smallest `tools` list worth caching."""
 _LARGEST_KEPT: Final = 256 * 1024
 """Size in bytes of the largest `tools` list to cache."""
-_known_tools = LruCache[tuple[SharedList, int]](40_000)
-"""Decoded `tools` lists with the number of brackets in each, by the list's JSON and the depth limit that it was checked
-against. The number of brackets is the weight of an entry.
+_known_tools = LruCache[SharedList](40_000)
+"""Decoded `tools` lists, by the list's JSON and the depth limit that it was checked against. The number of brackets is
+the weight of an entry.
 """
 
 
@@ -57,13 +57,12 @@ def body_fields(body: bytes, limits: LimitSettings) -> Fields:
         except (ValueError, RecursionError):
             raise RequestError(sentence, code="invalid_json") from None
     # a body always contains at least as many brackets, including those in strings, as levels of nesting
-    if body.count(b"{") + body.count(b"[") > limits.depth and _deeper(value, limits.depth):
+    if _brackets(body) > limits.depth and _deeper(value, limits.depth):
         raise RequestError(sentence, code="invalid_json")
     fields = object_at(value, None, "The request body must be a JSON object.")
     if text and type(tools := fields["tools"]) is list:
-        brackets = text.count(b"{") + text.count(b"[")
         shared = SharedList(tools)
-        _known_tools.put((text, limits.depth), (shared, brackets), brackets)
+        _known_tools.put((text, limits.depth), shared, _brackets(text))
         return {**fields, "tools": shared}
     return fields
 
@@ -86,13 +85,18 @@ def _with_known_tools(body: bytes, depth: int) -> tuple[Fields | None, bytes]:
         known = _known_tools.get((text, depth))
         if known is None:
             return None, text
-        tools, brackets = known
-        fields: dict[str, Json] = {name: tools if name == "tools" else wire.decode(raw) for name, raw in top.items()}
+        fields: dict[str, Json] = {name: known if name == "tools" else wire.decode(raw) for name, raw in top.items()}
     except wire.UNREADABLE:
         return None, b""
-    if body.count(b"{") + body.count(b"[") - brackets > depth and _deeper({**fields, "tools": None}, depth):
+    brackets = sum(_brackets(bytes(raw)) for name, raw in top.items() if name != "tools")
+    if brackets >= depth and _deeper({**fields, "tools": None}, depth):
         return None, b""
     return fields, text
+
+
+def _brackets(data: bytes) -> int:
+    """Return the number of opening brackets in JSON, including those in strings."""
+    return len(data) - len(data.translate(None, b"[{"))
 
 
 def _deeper(value: Json, depth: int) -> bool:

@@ -1,0 +1,100 @@
+"""The writes of uvicorn to the connection of a client."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvicorn
+
+from streamtool.cli.servers.uvicorn import _State, _UvicornConnection
+from streamtool.settings import LimitSettings
+
+HEADER = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
+START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Transport(asyncio.Transport):
+    """A transport that collects what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        assert not self.closed
+        self.written.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
+
+def written(respond: Callable[[Send, Transport], Awaitable[None]], *headers: str) -> list[bytes]:
+    """Return what is written for one request to an app that responds in this way."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await respond(send, transport)
+
+    async def run() -> None:
+        config = uvicorn.Config(app, log_config=None, access_log=False)
+        config.load()
+        connection = _UvicornConnection(config, _State(LimitSettings()), {})
+        connection.connection_made(transport)
+        request = "\r\n".join(("POST / HTTP/1.1", "host: x", "content-length: 0", *headers, "", ""))
+        connection.data_received(request.encode())
+        await asyncio.gather(*connection.tasks)
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+
+    transport = Transport()
+    asyncio.run(run())
+    return transport.written
+
+
+async def whole(send: Send, _: Transport) -> None:
+    await send(START)
+    await send({"type": "http.response.body", "body": b"a", "more_body": True})
+    await send({"type": "http.response.body", "body": b"b"})
+
+
+def test_the_header_and_the_first_piece_are_one_write():
+    assert written(whole) == [HEADER + b"1\r\na\r\n", b"1\r\nb\r\n0\r\n\r\n"]
+
+
+def test_the_header_does_not_wait_for_a_later_piece():
+    async def late(send: Send, transport: Transport) -> None:
+        await send(START)
+        assert transport.written == []
+        await asyncio.sleep(0)
+        assert transport.written == [HEADER]
+        await send({"type": "http.response.body", "body": b"b"})
+
+    assert written(late) == [HEADER, b"1\r\nb\r\n0\r\n\r\n"]
+
+
+def test_an_interim_response_is_written_at_once():
+    assert written(whole, "expect: 100-continue")[0] == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def test_the_header_of_an_incomplete_response_is_written_before_the_connection_is_closed():
+    async def failing(send: Send, _: Transport) -> None:
+        await send(START)
+
+    assert written(failing) == [HEADER]
+
+
+def test_nothing_is_written_to_a_connection_that_has_been_closed():
+    async def closed(send: Send, transport: Transport) -> None:
+        await send(START)
+        transport.close()
+        await asyncio.sleep(0)
+
+    assert written(closed) == []
