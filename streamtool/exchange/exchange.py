@@ -135,7 +135,6 @@ class Exchange:
         self.passthrough = plan.passthrough
         """Whether the driver passes the request and the reply through, without feeding the reply to the exchange."""
         self._known = known_of(received, plan.model, services.capabilities)
-        self._response = ClientResponse(client, received, plan, new_id=new_id, now=now, clock=clock)
         rules = self._rules(services.phrases)
         self._choices = Choices(
             received.conversation,
@@ -143,6 +142,9 @@ class Exchange:
             ParserFactory(settings, received, plan, rules),
             new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
+        )
+        self._response = ClientResponse(
+            client, received, plan, new_id=new_id, now=now, clock=clock, excerpt=self._choices.excerpt
         )
         self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, rules.callable.keys())
         self._decoded = 0

@@ -11,6 +11,7 @@ from attrs import define, field
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import ReplyAccumulator, ReplyEvent, ReplyStart
 from streamtool.exchange.interfaces import ResponseHead
 from streamtool.exchange.plan import Plan
@@ -60,6 +61,7 @@ class ClientResponse:
     __slots__ = (
         "_accumulator",
         "_clock",
+        "_excerpt",
         "_protocol",
         "_received",
         "_store",
@@ -81,8 +83,11 @@ class ClientResponse:
         new_id: Callable[[str], str],
         now: int,
         clock: Callable[[], float],
+        excerpt: Callable[[int], Excerpt],
     ) -> None:
+        """`excerpt` returns a new excerpt of the text that the model has written in a choice."""
         self._protocol = protocol
+        self._excerpt = excerpt
         self._received = received
         self.plan = plan
         self.sent = 0
@@ -148,6 +153,7 @@ class ClientResponse:
             model=start.model,
             forwards=self.plan.same,
         )
+        self._writer.excerpt = self._excerpt
         return self._writer.feed(out)
 
     def _complete(self, fold: ReplyAccumulator) -> bytes:
