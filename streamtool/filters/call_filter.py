@@ -39,7 +39,6 @@ class CallFilter:
         "_clock",
         "_complete",
         "_cut_text",
-        "_excerpt",
         "_first",
         "_history",
         "_ids",
@@ -55,6 +54,7 @@ class CallFilter:
         "index",
         "pieces",
         "streams",
+        "written",
     )
 
     def __init__(
@@ -66,10 +66,9 @@ class CallFilter:
         text: TextFilter,
         *,
         ids: CallIds,
-        excerpt: Callable[[], Excerpt],
+        written: bytearray | None,
         clock: Callable[[], float] | None,
     ) -> None:
-        """`excerpt` returns a new excerpt of the text that the model has written."""
         self._choice = choice
         self._rules = rules
         self._state = state
@@ -81,7 +80,8 @@ class CallFilter:
         self._open: OpenCall | None = None
         self.index = -1
         """Index of the last committed call."""
-        self._excerpt = excerpt
+        self.written = written
+        """The text that the model has written, in UTF-8, if it is known."""
         self._sent = Excerpt()
         """The arguments of the open call that have been emitted."""
         self.pieces = self._sent.pieces
@@ -325,7 +325,7 @@ class CallFilter:
         state.visible = True
         call.committed = True
         self.streams = call is self._open and call.direct
-        self._send_to(self._excerpt())
+        self._send_to(Excerpt(self.written))
         self.index = len(state.calls)
         out.append(ReplyCallStart(self._choice, self.index, call.id, call.name, call.signature))
         if not state.calls:

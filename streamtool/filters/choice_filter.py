@@ -140,7 +140,7 @@ class ChoiceFilter:
         self.tally = Tally()
         self._text = TextFilter(choice, rules, self.state, self.tally)
         self._calls = CallFilter(
-            choice, rules, self.state, self.tally, self._text, ids=ids, excerpt=self.excerpt, clock=clock
+            choice, rules, self.state, self.tally, self._text, ids=ids, written=self._written, clock=clock
         )
         self._delayed: list[ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd] = []
         """Events that the upstream has separated from the text during a call in the text, from the first native call
@@ -266,7 +266,7 @@ class ChoiceFilter:
         self.continues_after_end = False
         self._parser = self._new_parser()
         if self._written is not None and (searched or not self.state.visible):
-            self._written = bytearray()
+            self._replace_written(bytearray())
         self._delayed.clear()
         self._native_calls = self._separates = False
         self._defers, self._deferred = self._may_defer, None
@@ -285,7 +285,11 @@ class ChoiceFilter:
         self._parser = parser
         self.state.ended = False
         if self._written is not None:
-            self._written = self._written[: self._begin + len(text.encode("utf-8", "surrogatepass"))]
+            self._replace_written(self._written[: self._begin + len(text.encode("utf-8", "surrogatepass"))])
+
+    def _replace_written(self, written: bytearray) -> None:
+        """Replace the text that the model has written. The old one stays as it is, because excerpts refer to it."""
+        self._written = self._calls.written = written
 
     def _tidy(self) -> None:
         """Do the work that need not be done for each delta."""
@@ -316,7 +320,7 @@ class ChoiceFilter:
         end = len(written) - (most // size - 1) * size
         while end - 2 * size >= self._begin and written[end - 2 * size : end - size] == written[end - size : end]:
             end -= size
-        self._written = written[:end]
+        self._replace_written(written[:end])
         self._examined = number, end
         self.endless = self.state.ended = True
 
@@ -629,7 +633,7 @@ class ChoiceFilter:
         """Insert the separator in front of the text that this attempt has written."""
         self._separated_at = None
         if self._written is not None and not self._written[position : position + 1].isspace():
-            self._written = self._written[:position] + PARAGRAPH.encode() + self._written[position:]
+            self._replace_written(self._written[:position] + PARAGRAPH.encode() + self._written[position:])
             self._begin += len(PARAGRAPH)
 
     def _feed_reasoning(self, text: str, out: list[ReplyEvent]) -> None:
