@@ -500,8 +500,9 @@ class Exchange:
                 if again:
                     event = ReplyTextDelta(event.choice, event.text)  # noqa: PLW2901  its bytes contain its own id
                 choice.feed(event, out)
-                if choice.state.ended:
-                    self._end_by_rules(choice, out)
+                if not choice.state.ended:
+                    continue
+                self._end_by_rules(choice, out)
             else:
                 self._dispatch(event, out)
             if self.done or self.retry:
@@ -769,7 +770,11 @@ class Exchange:
             self._record.resumed.append(continued.interruption)
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
-        data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
+        middle = self._response.middle
+        if middle is not None and not self.done:
+            data = middle(out) if out else b""
+        else:
+            data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
         listener = self._choices.parsers.listener
         if listener is not None:
             listener.sent(out, data, "" if out else self._choices.buffering_reason)
