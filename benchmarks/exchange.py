@@ -229,32 +229,31 @@ def until_called(client: str, tools: int, *, known: bool) -> Callable[[], float]
 
 
 class Necessary:
-    """An ASGI app that attends to a client like the middleware: one task waits for the client to disconnect, and
-    another one for silence. It keeps the model's text, which a continuation needs, and once more the arguments, which
-    some protocols repeat at the end of the call.
+    """An ASGI app that attends to a client like the middleware: a task waits for the client to disconnect, or for
+    silence. It keeps the model's text, which a continuation needs.
     """
 
-    def __init__(self, app: Any, kind: str) -> None:
+    def __init__(self, app: Any) -> None:
         self.app = app
-        self.copies = 2 if kind == "arguments" else 1
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         first = await receive()
-        over = anyio.Event()
-        kept = [bytearray() for _ in range(self.copies)]
+        kept = bytearray()
 
         async def body() -> Any:
             return first
 
         async def keep(message: Any) -> None:
             for text in _CONTENT.findall(message.get("body", b"")):
-                for buffer in kept:
-                    buffer.extend(text)
+                kept.extend(text)
             await send(message)
 
+        async def watch() -> None:
+            with anyio.move_on_after(60):
+                await receive()
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(receive)
-            tasks.start_soon(over.wait)
+            tasks.start_soon(watch)
             await self.app(scope, body, keep)
             tasks.cancel_scope.cancel()
 
@@ -269,7 +268,7 @@ def held(client: str, kind: str, tools: int, *, wrapped: bool, necessary: bool =
     upstream = Upstream(opening("chat", kind), deltas("chat", kind, FEW))
     app: Any = ToolMiddleware(upstream, app_protocol="chat") if wrapped else upstream
     if necessary:
-        app = Necessary(upstream, kind)
+        app = Necessary(upstream)
 
     async def run() -> float:
         await call(app, client, request(client, tools))  # create everything that the streams share

@@ -10,8 +10,8 @@ means that the code does not run on that revision. Another Python is measured by
 `bound` is what the necessary work alone costs in Python, measured in the same run: a proxy that does nothing else
 (`peers.with_necessary`), one search and one event for text, one search and the escaping for a value, importing the
 parser's modules and compiling the regular expressions of an opener for a new process, the smallest program with typer
-for a command, and two tasks that attend to the client and the texts to repeat for an open stream. `--list` prints the
-names of the rows.
+for a command, and a task that attends to the client and the model's text for an open stream. `--list` prints the names
+of the rows.
 """
 
 import argparse

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final
 
 from streamtool.core.conversation import Conversation
+from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import ReplyEvent
 from streamtool.exchange.broken_calls import BrokenCall, find_broken_call, find_open_call, parser_after
 from streamtool.exchange.parser_factory import ParserFactory
@@ -85,6 +86,10 @@ class Choices:
     def find_open_call(self, choice: ChoiceFilter) -> BrokenCall | None:
         """Return the call of this choice that is open, or None if none is."""
         return find_open_call(partial(self.parsers.rereader, self.rules, any_name=self.insists), choice.unfinished)
+
+    def excerpt(self, choice: int) -> Excerpt:
+        """Return a new excerpt of the text that the model has written in this choice."""
+        return self[choice].excerpt()
 
     def restart(self) -> None:
         """Prepare for the next attempt."""

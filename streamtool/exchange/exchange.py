@@ -135,7 +135,6 @@ class Exchange:
         self.passthrough = plan.passthrough
         """Whether the driver passes the request and the reply through, without feeding the reply to the exchange."""
         self._capabilities = services.capabilities
-        self._response = ClientResponse(client, received, plan, new_id=new_id, now=now, clock=clock)
         rules = self._rules(services.phrases)
         self._choices = Choices(
             received.conversation,
@@ -143,6 +142,9 @@ class Exchange:
             ParserFactory(settings, received, plan, rules),
             new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
+        )
+        self._response = ClientResponse(
+            client, received, plan, new_id=new_id, now=now, clock=clock, excerpt=self._choices.excerpt
         )
         self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n, rules.callable.keys())
         self._decoded = 0
@@ -508,8 +510,9 @@ class Exchange:
                 if again:
                     event = ReplyTextDelta(event.choice, event.text)  # noqa: PLW2901  its bytes contain its own id
                 choice.feed(event, out)
-                if choice.state.ended:
-                    self._end_by_rules(choice, out)
+                if not choice.state.ended:
+                    continue
+                self._end_by_rules(choice, out)
             else:
                 self._dispatch(event, out)
             if self.done or self.retry:
@@ -777,7 +780,11 @@ class Exchange:
             self._record.resumed.append(continued.interruption)
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
-        data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
+        middle = self._response.middle
+        if middle is not None and not self.done:
+            data = middle(out) if out else b""
+        else:
+            data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
         listener = self._choices.parsers.listener
         if listener is not None:
             listener.sent(out, data, "" if out else self._choices.buffering_reason)

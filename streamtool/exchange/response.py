@@ -11,6 +11,7 @@ from attrs import define, field
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import ReplyAccumulator, ReplyEvent, ReplyStart
 from streamtool.exchange.interfaces import ResponseHead
 from streamtool.exchange.plan import Plan
@@ -60,6 +61,7 @@ class ClientResponse:
     __slots__ = (
         "_accumulator",
         "_clock",
+        "_excerpt",
         "_protocol",
         "_received",
         "_store",
@@ -68,6 +70,7 @@ class ClientResponse:
         "head",
         "headers",
         "identity",
+        "middle",
         "plan",
         "sent",
     )
@@ -81,8 +84,11 @@ class ClientResponse:
         new_id: Callable[[str], str],
         now: int,
         clock: Callable[[], float],
+        excerpt: Callable[[int], Excerpt],
     ) -> None:
+        """`excerpt` returns a new excerpt of the text that the model has written in a choice."""
         self._protocol = protocol
+        self._excerpt = excerpt
         self._received = received
         self.plan = plan
         self.sent = 0
@@ -91,6 +97,8 @@ class ClientResponse:
         self._store = None if protocol.store_entries is None else received.memory
         self._accumulator = None if received.conversation.stream else ReplyAccumulator()
         self._writer: ClientWriter | None = None
+        self.middle: Callable[[list[ReplyEvent]], bytes] | None = None
+        """Does the same as `send` in the middle of a stream, if nothing has to be stored for later requests."""
         self.identity = ReplyIdentity(lambda: new_id(protocol.REPLY_ID), now)
         self.headers = ResponseHeaders(protocol, plan, new_id("req_"))
         self.head: ResponseHead | None = None
@@ -148,6 +156,9 @@ class ClientResponse:
             model=start.model,
             forwards=self.plan.same,
         )
+        self._writer.excerpt = self._excerpt
+        if self.plan.signatures is None:
+            self.middle = self._writer.feed
         return self._writer.feed(out)
 
     def _complete(self, fold: ReplyAccumulator) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from statemachine.tools import Toolset
+from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallEnd, ReplyCallStart, ReplyEvent, ReplyTextDelta
 from streamtool.filters.call_ids import CallIds
 from streamtool.filters.choice_state import ChoiceState, Tally
@@ -26,8 +27,6 @@ from streamtool.policy.failures import find
 from streamtool.prompting.selection import search_query
 from streamtool.protocols.shared import wire
 
-_PIECES: Final = 32
-"""Maximum number of pieces of arguments that are stored apart."""
 _FIRST: Final = 1_000
 """Number of characters of the first call's arguments to keep."""
 
@@ -40,21 +39,22 @@ class CallFilter:
         "_clock",
         "_complete",
         "_cut_text",
-        "_earlier",
         "_first",
         "_history",
         "_ids",
         "_omitted",
         "_open",
         "_rules",
+        "_sent",
         "_state",
         "_tally",
         "_text",
         "_truncated_visibly",
         "first_call_at",
         "index",
-        "sent",
+        "pieces",
         "streams",
+        "written",
     )
 
     def __init__(
@@ -66,6 +66,7 @@ class CallFilter:
         text: TextFilter,
         *,
         ids: CallIds,
+        written: bytearray | None,
         clock: Callable[[], float] | None,
     ) -> None:
         self._choice = choice
@@ -79,10 +80,12 @@ class CallFilter:
         self._open: OpenCall | None = None
         self.index = -1
         """Index of the last committed call."""
-        self.sent: list[str] = []
-        """The last arguments of the last committed call that have been emitted, in pieces."""
-        self._earlier = bytearray()
-        """The arguments before them. Short pieces would take twenty times the memory."""
+        self.written = written
+        """The text that the model has written, in UTF-8, if it is known."""
+        self._sent = Excerpt()
+        """The arguments of the open call that have been emitted."""
+        self.pieces = self._sent.pieces
+        """The last pieces of these arguments."""
         self._truncated_visibly = False
         """Whether the client has seen part of a call that was truncated."""
         self._complete = 0
@@ -122,7 +125,7 @@ class CallFilter:
     def first_call(self) -> tuple[str, str] | None:
         """The name of the first call that the client receives, and the beginning of its arguments so far; or None."""
         if self._first is None and self._open is not None and self._open.committed:
-            return self._open.name, self._emitted()[:_FIRST]
+            return self._open.name, str(self._sent)[:_FIRST]
         return self._first
 
     @property
@@ -202,7 +205,7 @@ class CallFilter:
         call = self._open
         if call is None or call.name != self._rules.tools.aliases.get(name, name) or not wire.is_object(arguments):
             return None
-        so_far = (self._emitted() if call.committed else "") + call.buffered_arguments + begun
+        so_far = (str(self._sent) if call.committed else "") + call.buffered_arguments + begun
         return arguments[len(so_far) :] if arguments.startswith(so_far) else None
 
     def move_to_reasoning(self) -> None:
@@ -322,7 +325,7 @@ class CallFilter:
         state.visible = True
         call.committed = True
         self.streams = call is self._open and call.direct
-        self._forget()
+        self._send_to(Excerpt(self.written))
         self.index = len(state.calls)
         out.append(ReplyCallStart(self._choice, self.index, call.id, call.name, call.signature))
         if not state.calls:
@@ -348,29 +351,23 @@ class CallFilter:
         self._complete += complete
         out.append(ReplyCallEnd(self._choice, self.index, complete, call.id in self._tally.repeated))
         if complete or self._first is None:
-            emitted = self._emitted()
+            emitted = str(self._sent)
             if self._first is None:
                 self._first = call.name, emitted[:_FIRST]
             if complete:
                 self._history.add(DeliveredCall(call.name, emitted, call.source))
-        self._forget()
+        self._send_to(Excerpt())
 
-    def _emitted(self) -> str:
-        return self._earlier.decode("utf-8", "surrogatepass") + "".join(self.sent)
-
-    def _forget(self) -> None:
-        self._earlier.clear()
-        self.sent.clear()
+    def _send_to(self, sent: Excerpt) -> None:
+        """Add the arguments that are emitted from now on to this excerpt."""
+        self._sent, self.pieces = sent, sent.pieces
 
     def join_pieces(self) -> None:
         """Store the emitted arguments in less memory."""
-        self._earlier += "".join(self.sent).encode("utf-8", "surrogatepass")
-        self.sent.clear()
+        self._sent.join()
 
     def _emit(self, text: str, out: list[ReplyEvent]) -> None:
-        self.sent.append(text)
-        if len(self.sent) > _PIECES:
-            self.join_pieces()
+        self._sent.add(text)
         out.append(ReplyArgumentsDelta(self._choice, self.index, text))
 
     def _is_cut_copy(self, call: OpenCall, text: str) -> bool:

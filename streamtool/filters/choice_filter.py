@@ -22,6 +22,7 @@ from attrs import frozen
 # Imported by name: the module's `__getattr__` keeps CPython from caching `statemachine.X` where it is used.
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
 from streamtool.core.errors import UpstreamError
+from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
@@ -129,7 +130,8 @@ class ChoiceFilter:
         self._rules = rules
         self._new_parser = new_parser
         self._parser = new_parser()
-        # a bytearray, because pieces of text in a list or an io.StringIO would take ten times the memory
+        # A bytearray, as pieces of text in a list or an io.StringIO would take ten times the memory. It only grows,
+        # because excerpts refer to it; after any other change, it is a new one.
         self._written = bytearray() if rules.text.store_transcript else None
         self._stray_closers = StrayClosers(watching=rules.native)
         self._unopened = UnopenedReasoning(reread or new_parser)
@@ -137,7 +139,9 @@ class ChoiceFilter:
         self.state = ChoiceState(may_retry, may_search)
         self.tally = Tally()
         self._text = TextFilter(choice, rules, self.state, self.tally)
-        self._calls = CallFilter(choice, rules, self.state, self.tally, self._text, ids=ids, clock=clock)
+        self._calls = CallFilter(
+            choice, rules, self.state, self.tally, self._text, ids=ids, written=self._written, clock=clock
+        )
         self._delayed: list[ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd] = []
         """Events that the upstream has separated from the text during a call in the text, from the first native call
         on.
@@ -185,6 +189,10 @@ class ChoiceFilter:
     def written(self) -> str:
         """Text written by the model, including markup, in this attempt and in earlier ones that the client has seen."""
         return "" if self._written is None else self._written.decode("utf-8", "surrogatepass")
+
+    def excerpt(self) -> Excerpt:
+        """Return a new excerpt of the text that the model has written."""
+        return Excerpt(self._written)
 
     @property
     def unfinished(self) -> str:
@@ -258,7 +266,7 @@ class ChoiceFilter:
         self.continues_after_end = False
         self._parser = self._new_parser()
         if self._written is not None and (searched or not self.state.visible):
-            self._written.clear()
+            self._replace_written(bytearray())
         self._delayed.clear()
         self._native_calls = self._separates = False
         self._defers, self._deferred = self._may_defer, None
@@ -277,7 +285,11 @@ class ChoiceFilter:
         self._parser = parser
         self.state.ended = False
         if self._written is not None:
-            del self._written[self._begin + len(text.encode("utf-8", "surrogatepass")) :]
+            self._replace_written(self._written[: self._begin + len(text.encode("utf-8", "surrogatepass"))])
+
+    def _replace_written(self, written: bytearray) -> None:
+        """Replace the text that the model has written. The old one stays as it is, because excerpts refer to it."""
+        self._written = self._calls.written = written
 
     def _tidy(self) -> None:
         """Do the work that need not be done for each delta."""
@@ -308,8 +320,8 @@ class ChoiceFilter:
         end = len(written) - (most // size - 1) * size
         while end - 2 * size >= self._begin and written[end - 2 * size : end - size] == written[end - size : end]:
             end -= size
-        del written[end:]
-        self._examined = number, len(written)
+        self._replace_written(written[:end])
+        self._examined = number, end
         self.endless = self.state.ended = True
 
     def go_on(self) -> None:
@@ -373,7 +385,7 @@ class ChoiceFilter:
                 elif type(first) is ArgumentsDelta and self._calls.streams:
                     calls = self._calls
                     text = first.text
-                    calls.sent.append(text)
+                    calls.pieces.append(text)
                     out.append(ReplyArgumentsDelta(self.choice, calls.index, text))
                     if self.characters >= self._tidy_at:
                         self._tidy()
@@ -621,7 +633,7 @@ class ChoiceFilter:
         """Insert the separator in front of the text that this attempt has written."""
         self._separated_at = None
         if self._written is not None and not self._written[position : position + 1].isspace():
-            self._written[position:position] = PARAGRAPH.encode()
+            self._replace_written(self._written[:position] + PARAGRAPH.encode() + self._written[position:])
             self._begin += len(PARAGRAPH)
 
     def _feed_reasoning(self, text: str, out: list[ReplyEvent]) -> None:

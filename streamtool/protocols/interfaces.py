@@ -12,6 +12,7 @@ from attrs import frozen
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.excerpt import Excerpt
 from streamtool.core.json_value import Json
 from streamtool.core.reply import Reply, ReplyEvent, Usage
 from streamtool.protocols.decisions import RequestFields
@@ -43,6 +44,8 @@ class UpstreamReader(Protocol):
 
 
 class ClientWriter(Protocol):
+    excerpt: Callable[[int], Excerpt]
+
     @property
     def response(self) -> bytes | None: ...
     def feed(self, events: Iterable[ReplyEvent], /) -> bytes: ...

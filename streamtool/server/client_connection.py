@@ -1,10 +1,11 @@
 """The client's side of an exchange: writing the reply, detecting a disconnect, and keep-alive comments.
 
-Two small tasks attend to the client while the app runs. One waits for the client to disconnect and then cancels the app
-immediately; the other breaks long silences with a comment. While a comment is being written, the reply waits.
+One small task attends to the client while the app runs: it waits for the client to disconnect and then cancels the app
+immediately, and it has long silences broken with a comment. While a comment is being written, the reply waits.
 """
 
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import TypeVar
 
 import anyio
@@ -26,15 +27,14 @@ class ClientConnection:
     """The client of one exchange."""
 
     __slots__ = (
-        "_cancel_scope",
         "_comment",
         "_exchange",
         "_heard",
         "_left_event",
-        "_over",
         "_receive",
         "_send",
         "_started",
+        "_tasks",
         "_watching",
         "_writing",
         "complete",
@@ -57,26 +57,21 @@ class ClientConnection:
         self._writing = False
         self._comment: anyio.Event | None = None
         """Event that is set once the comment being written has been sent; None if no comment is being written."""
-        self._cancel_scope: anyio.CancelScope | None = None
-        """The scope to cancel when the client disconnects."""
+        self._tasks: TaskGroup | None = None
+        """The tasks to cancel when the client disconnects."""
         self._watching = False
         """Whether a task is waiting for the client to disconnect."""
-        self._over = anyio.Event()
-        """Event that is set when silence need not be broken any more."""
 
     def attend(self, tasks: TaskGroup, keepalive: float) -> None:
-        """Start the tasks that attend to the client. When it disconnects, the whole task group is cancelled."""
-        self._cancel_scope = tasks.cancel_scope
+        """Start the task that attends to the client. When it disconnects, the whole task group is cancelled."""
+        self._tasks = tasks
         self._watching = True
-        tasks.start_soon(self._watch)
-        if self._exchange.conversation.stream:
-            tasks.start_soon(self._break_silence, keepalive / _TICKS)
+        tasks.start_soon(self._watch, keepalive / _TICKS if self._exchange.conversation.stream else inf)
 
     def leave(self) -> bool:
-        """End the tasks that attend to the client. Return False if one of them has to be cancelled."""
+        """Return whether the task that attends to the client has ended; otherwise, it has to be cancelled."""
         # A cancelled task keeps the exchange in memory until the next garbage collection, by a cycle of its error and
-        # its frame. Usually, no task has to be cancelled: after a complete reply, servers send http.disconnect.
-        self._over.set()
+        # its frame. Usually, it does not have to be cancelled: after a complete reply, servers send http.disconnect.
         return not self._watching
 
     async def wait_disconnected(self) -> None:
@@ -133,36 +128,46 @@ class ClientConnection:
         self.disconnected = True
         if self._left_event is not None:
             self._left_event.set()
-        if self._cancel_scope is not None:
-            self._cancel_scope.cancel()
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
 
-    async def _watch(self) -> None:
-        """Wait for the client to disconnect."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    async def _watch(self, tick: float) -> None:
+        """Wait for the client to disconnect, and send a comment whenever it has received nothing for the keep-alive
+        interval.
+        """
+        silent = 0
+        while True:
+            # Servers expect that `receive` is cancelled and called again: Starlette's `is_disconnected` does the same.
+            # A second task would take up a tenth of an open stream's memory.
+            with anyio.move_on_after(tick):
+                if (await self._receive())["type"] == "http.disconnect":
+                    break
+                continue
+            # Ticks are counted instead of setting a timer on each write: a write only sets a flag.
+            silent = 0 if self._heard else silent + 1
+            self._heard = False
+            if silent >= _TICKS and self._may_comment and self._tasks is not None:
+                silent = 0
+                self._tasks.start_soon(self._break_silence)  # the client may disconnect meanwhile
         self._watching = False
         if not self.complete:
             self._disconnected_now()
         # The app may still have work to do, so it is not cancelled but given a deadline.
-        elif self._cancel_scope is not None:  # servers also send http.disconnect after a complete reply
-            self._cancel_scope.deadline = anyio.current_time() + _LAST_WRITE_SECONDS
+        elif self._tasks is not None:  # servers also send http.disconnect after a complete reply
+            self._tasks.cancel_scope.deadline = anyio.current_time() + _LAST_WRITE_SECONDS
 
-    async def _break_silence(self, tick: float) -> None:
-        """Send a comment whenever the client has received nothing for the keep-alive interval."""
-        silent = 0
-        while not self.complete:
-            with anyio.move_on_after(tick):
-                await self._over.wait()
-                return
-            # Ticks are counted instead of setting a timer on each write: a write only sets a flag.
-            silent = 0 if self._heard else silent + 1
-            self._heard = False
-            # Never during a write: a comment inside an event would corrupt it.
-            if silent >= _TICKS and not (self._writing or self._exchange.done):
-                silent = 0
-                self._comment = anyio.Event()
-                await self._put(self._exchange.keepalive())
-                self._comment.set()
-                self._comment = None
-                # Our own comment does not count as activity, and the next one is due a full interval later.
-                self._heard = False
+    @property
+    def _may_comment(self) -> bool:
+        """Whether a comment may be sent now: not after the reply, and never during a write, because a comment inside an
+        event would corrupt it.
+        """
+        return not (self._writing or self.complete or self._exchange.done)
+
+    async def _break_silence(self) -> None:
+        """Send a comment, unless the reply has continued before this task begins."""
+        if self._may_comment:
+            self._comment = anyio.Event()
+            await self._put(self._exchange.keepalive())
+            self._comment.set()
+            self._comment = None
+            self._heard = False  # our own comment does not count as activity: the next one is due an interval later

@@ -112,8 +112,12 @@ class Entry(Answer):
     @contextmanager
     def cancelling(self) -> Iterator[None]:
         """Cancel the block if the request has to end early, and raise its error afterwards."""
-        with anyio.CancelScope() as scope, self.ending_with(scope.cancel):
-            yield
+        with anyio.CancelScope() as scope:
+            before, self._end = self._end, scope.cancel  # as in `ending_with`, in half the memory
+            try:
+                yield
+            finally:
+                self._end = before
         # `cancelled_caught` distinguishes our cancellation from one that the server delivers from outside, which must
         # propagate.
         if scope.cancelled_caught and self.error is not None:

@@ -5,6 +5,7 @@ the app, which is cancelled as soon as it is no longer needed.
 """
 
 import logging
+from collections.abc import Awaitable
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -161,44 +162,55 @@ class ServedExchange:
         if not (exchange.done or exchange.retry or self._client.disconnected):
             await self._client.write(exchange.fail(self._early or error))
 
-    async def _handle(self, message: ASGIMessage) -> None:
-        """Handle a message from the app."""
+    def _handle(self, message: ASGIMessage) -> Awaitable[None]:
+        """Handle a message from the app, and return what the app has to wait for. This is the app's `send`."""
+        # Not a coroutine itself, because a delta costs less without one more between the app and the client.
+        exchange, client = self._exchange, self._client
+        if client.complete or client.disconnected:
+            return _nothing()
+        if message["type"] != "http.response.body":
+            return self._begin(message)
+        body, last = message.get("body", b""), not message.get("more_body", False)
+        if type(body) is not bytes:  # some apps send a buffer, and change it later
+            body = bytes(body)
+        size = len(body)
+        self._bytes_left = left = self._bytes_left - size
+        if left < 0:
+            return self._conclude(exchange.fail(too_large(self._driver.settings.limits.reply)))
+        if exchange.unread + size > LARGE:
+            return self._handle_large(body, last=last)
+        out = exchange.feed(body)
+        if last:
+            out += exchange.close()
+        if exchange.done or exchange.retry or exchange.lingers:
+            return self._conclude(out)
+        return client.write(out) if out else _nothing()
+
+    async def _begin(self, message: ASGIMessage) -> None:
+        """Handle the start of a response."""
+        # Other messages (trailers, early hints, debug messages) are meaningless in the rewritten reply.
+        if message["type"] == "http.response.start":
+            exchange = self._exchange
+            out = exchange.respond(message["status"], [(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
+            if exchange.done:
+                await self._client.write(out)
+                self._stop(0)
+
+    async def _conclude(self, out: bytes) -> None:
+        """Write more output and, if it is the last of the reply or of the attempt, stop the app."""
         exchange = self._exchange
-        if self._client.complete or self._client.disconnected:
-            return
-        match message["type"]:
-            case "http.response.body":
-                body, last = message.get("body", b""), not message.get("more_body", False)
-                if type(body) is not bytes:  # some apps send a buffer, and change it later
-                    body = bytes(body)
-                self._bytes_left -= len(body)
-                if self._bytes_left < 0:
-                    await self._client.write(exchange.fail(too_large(self._driver.settings.limits.reply)))
-                elif exchange.unread + len(body) > LARGE:
-                    await self._handle_large(body, last=last)
-                else:
-                    out = exchange.feed(body)
-                    if last:
-                        out += exchange.close()
-                    if exchange.done:
-                        self._lift_limit()
-                    if out or exchange.done:
-                        await self._client.write(out)
-                if exchange.lingers and not self._lingers:
-                    self._lingers = True
-                    self._stop(MOMENT)
-                elif exchange.done or exchange.retry:
-                    if self._interruptions is not None:
-                        self._interruptions.now, self._interruptions.died = exchange.avoids_upstream, exchange.died
-                    self._check_protocol()
-                    self._stop(0 if exchange.cut or exchange.retry else GRACE)
-            case "http.response.start":
-                out = exchange.respond(message["status"], [(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
-                if exchange.done:
-                    await self._client.write(out)
-                    self._stop(0)
-            case _:
-                pass  # trailers, early hints, debug messages: meaningless in the rewritten reply
+        if exchange.done:
+            self._lift_limit()
+        if out or exchange.done:
+            await self._client.write(out)
+        if exchange.lingers and not self._lingers:
+            self._lingers = True
+            self._stop(MOMENT)
+        elif exchange.done or exchange.retry:
+            if self._interruptions is not None:
+                self._interruptions.now, self._interruptions.died = exchange.avoids_upstream, exchange.died
+            self._check_protocol()
+            self._stop(0 if exchange.cut or exchange.retry else GRACE)
 
     def _check_protocol(self) -> None:
         """Stop speaking the protocol of a recognized server if the server does not serve its path."""
@@ -212,19 +224,17 @@ class ServedExchange:
         for piece in slices(body):
             await anyio.lowlevel.checkpoint()
             if exchange.done or exchange.retry:
-                return
+                break
             feed = partial(exchange.feed, piece, long=True)
             out = await client.run_off_loop(feed) if exchange.unread + len(piece) > LARGE else feed()
             if exchange.done:
                 self._lift_limit()
             if out or exchange.done:
                 await client.write(out)
-        if last:
+        out = b""
+        if last and not (exchange.done or exchange.retry):
             out = await client.run_off_loop(exchange.close) if exchange.unread > LARGE else exchange.close()
-            if exchange.done:
-                self._lift_limit()
-            if out or exchange.done:
-                await client.write(out)
+        await self._conclude(out)
 
     def _lift_limit(self) -> None:
         """Remove the time limit of the app, which must not cancel the last write to the client."""
@@ -238,3 +248,7 @@ class ServedExchange:
                 self._app.deadline = anyio.current_time() + seconds
             else:
                 self._app.cancel()
+
+
+async def _nothing() -> None:
+    """Wait for nothing."""

@@ -153,3 +153,18 @@ def test_a_new_attempt_keeps_visible_text_and_drops_buffered_text():
     tried.restart(may_retry=False)
     assert (tried.state.visible, tried.state.unreadable, tried.state.may_retry) == (True, 0, False)
     assert tried.written == "The answer is this. I"
+
+
+def test_an_excerpt_remains_when_the_text_that_the_model_has_written_is_replaced():
+    made = ChoiceFilter(rules(), 0, CallIds(lambda: "id", ()), Parser, may_retry=True)
+    (text,) = deltas("One two three.")
+    made.feed(text, [])
+    before = made.excerpt()
+    before.add("two three")
+    before.join()
+    made.continue_call("One", Parser())
+    (more,) = deltas(" four five six.")
+    made.feed(more, [])
+    assert (made.written, str(before)) == ("One four five six.", "two three")
+    made.restart(may_retry=True)
+    assert (made.written, str(before)) == ("One four five six.", "two three")  # the client has seen it

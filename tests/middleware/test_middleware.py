@@ -731,3 +731,37 @@ async def test_an_event_stream_with_the_wrong_content_type_is_read():
         async with stream_asgi(ToolMiddleware(upstream), body=request()) as reply:
             assert calls(await reply.body()) == [("ping", '{"x": 1}')]
     assert chunk({"content": "x"}).startswith(b"data: ")
+
+
+@virtual
+@pytest.mark.parametrize("seconds", [1, 5, 22])
+async def test_a_client_that_disconnects_in_a_silence_stops_the_app(autojump_clock, seconds: int):
+    upstream = ScriptedUpstream(text("Hi", finish=None, done=False).then(Hang()))
+    async with stream_asgi(ToolMiddleware(upstream), body=request()) as reply:
+        await trio.sleep(seconds)
+        reply.disconnect()
+        with trio.fail_after(1):
+            await reply.finished.wait()
+    assert upstream.left == 1
+
+
+@virtual
+async def test_a_client_that_disconnects_without_reading_a_comment_stops_the_app(autojump_clock):
+    upstream = ScriptedUpstream(text("Hi", finish=None, done=False).then(Hang()))
+    given, commented = [request()], trio.Event()
+
+    async def receive() -> Any:
+        if given:
+            return {"type": "http.request", "body": given.pop(), "more_body": False}
+        await commented.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message.get("body", b"").startswith(b": keep-alive"):
+            commented.set()
+            await trio.sleep_forever()
+
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": []}
+    with trio.fail_after(13):
+        await ToolMiddleware(upstream)(scope, receive, send)
+    assert upstream.left == 1

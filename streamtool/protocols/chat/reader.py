@@ -41,7 +41,7 @@ _MAX_SHAPES: Final = 4  # maximum number of event shapes to remember, in case al
 class ReplyReader(ChoicesReader[ChoiceReader]):
     """Reader for one reply with `n` choices."""
 
-    __slots__ = ("_after", "_before", "_fast_choice", "_named", "_shapes_learned", "_speaker")
+    __slots__ = ("_after", "_before", "_fast_choice", "_named", "_quoted", "_shapes_learned", "_speaker")
 
     REASONS: ClassVar = {
         "length": Reason.LENGTH,
@@ -56,6 +56,7 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         super().__init__(n=n)
         self._named = False  # whether the reply has its own id, time and model, which a forwarded event repeats
         self._before = self._after = b""  # bytes around the text of an event that contains only text
+        self._quoted = slice(0)  # the part of such an event between them, with its quotes
         self._speaker: ChoiceReader | None = None  # the choice that this event belongs to
         self._fast_choice: ChoiceReader | None = None  # the same choice, as long as its next event may be forwarded
         self._shapes_learned = 0
@@ -68,7 +69,7 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         quick = self._fast_choice
         if quick is not None and data.startswith(self._before) and data.endswith(self._after):
             try:  # the bytes between the quotes are one string, unless the event only looks similar
-                text = _string(data[len(self._before) - 1 : 1 - len(self._after)])
+                text = _string(data[self._quoted])
             except wire.UNREADABLE:
                 text = ""
             if text:
@@ -143,6 +144,7 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
             return
         if before + text + behind == raw and again == ReplyTextDelta(event.choice, "x"):
             self._before, self._after, self._speaker = before, behind, self._choices[event.choice]
+            self._quoted = slice(len(before) - 1, 1 - len(behind))
 
     def _start(self, fields: JsonObject, events: Events) -> None:
         super()._start(fields, events)

@@ -20,6 +20,7 @@ from attrs import Factory, define
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError
+from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import (
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -57,8 +58,8 @@ class _OutgoingCandidate:
     """Whether text may be written immediately: the candidate has begun, and its last content was not a call."""
     call: ReplyCallStart | None = None
     """Call that is being buffered, if any."""
-    arguments: bytearray = Factory(bytearray)
-    """Arguments of the buffered call, in one buffer, because a list of pieces takes ten times as much memory."""
+    arguments: Excerpt = Factory(Excerpt)
+    """Arguments of the buffered call."""
     cut: bool = False
     """Whether a call is incomplete."""
     finish: ReplyFinish | None = None
@@ -70,7 +71,7 @@ class _OutgoingCandidate:
         """Drop the open call, if there is one, and record that a call was truncated."""
         if self.call is not None:
             self.cut, self.call = True, None
-            self.arguments = bytearray()
+            self.arguments = Excerpt()
 
 
 class ReplyWriter(StreamWriter):
@@ -128,7 +129,7 @@ class ReplyWriter(StreamWriter):
     def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:  # noqa: ARG002  a call is written when it is complete
         candidate = self._candidates[event.choice]
         if candidate.call is not None and event.index == candidate.call.index:
-            candidate.arguments += event.text.encode("utf-8", "surrogatepass")
+            candidate.arguments.add(event.text)
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         candidate = self._candidate(event.choice)
@@ -166,6 +167,7 @@ class ReplyWriter(StreamWriter):
         if candidate.finish is None:
             candidate.drop_call()
             candidate.call = event
+            candidate.arguments = self.excerpt(event.choice)
             candidate.plain = False
             candidate.space.call_written()
 
@@ -177,9 +179,9 @@ class ReplyWriter(StreamWriter):
         if not event.complete:
             candidate.drop_call()
             return
-        part = call_part(call.id, call.name, candidate.arguments.decode("utf-8", "surrogatepass"), call.signature)
+        part = call_part(call.id, call.name, str(candidate.arguments), call.signature)
         candidate.call = None
-        candidate.arguments = bytearray()
+        candidate.arguments = Excerpt()
         self._part(wire.encode(part)[1:-1], candidate, out)
 
     # --- the end

@@ -18,6 +18,7 @@ from attrs import frozen
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError
+from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import (
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -95,7 +96,7 @@ class ReplyWriter(StreamWriter):
         self._head = b""  # beginning of every line, once the reply has begun
         self._text_prefix: bytes | None = None  # prefix of a line of text, as long as text may be written immediately
         self._call: ReplyCallStart | None = None
-        self._written = bytearray()  # arguments of the open call; a list of pieces would take ten times as much memory
+        self._written = Excerpt()  # arguments of the open call
         self._calls = 0
         self._cut = False  # whether a call is incomplete
         self._space = SpaceAfterCall()
@@ -126,7 +127,7 @@ class ReplyWriter(StreamWriter):
 
     def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:  # noqa: ARG002  a call is written when it is complete
         if self._call is not None and event.index == self._call.index:
-            self._written += event.text.encode("utf-8", "surrogatepass")
+            self._written.add(event.text)
 
     def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  nothing is sent yet
         self._begin(event)
@@ -148,6 +149,7 @@ class ReplyWriter(StreamWriter):
             self._begin(ReplyStart())
             self._drop_call()
             self._call = event
+            self._written = self.excerpt(event.choice)
             self._text_prefix = None
             self._space.call_written()
 
@@ -158,10 +160,10 @@ class ReplyWriter(StreamWriter):
         if not event.complete:
             self._drop_call()
             return
-        entry = call_entry(self._calls, call.id, call.name, self._written.decode("utf-8", "surrogatepass"))
+        entry = call_entry(self._calls, call.id, call.name, str(self._written))
         self._calls += 1
         self._call = None
-        self._written = bytearray()
+        self._written = Excerpt()
         message = {"role": "assistant", "content": "", "tool_calls": [entry]}
         out += (self._head, b'"message":', wire.encode(message), b',"done":false}\n')
 
@@ -170,7 +172,7 @@ class ReplyWriter(StreamWriter):
         if self._call is not None:
             self._cut = True
             self._call = None
-            self._written = bytearray()
+            self._written = Excerpt()
 
     # --- the end
 

@@ -11,7 +11,7 @@ Guarantees to the client, whatever the upstream sends (each is required by at le
   its status is `cancelled`.
 
 Theory of operation. One item is open at a time: a message, reasoning or a call. A delta is one JSON string, inserted
-into a template that is built when the item opens. The string is appended verbatim to the item's previous strings, from
+into a template that is built when the item opens. The text is added to an excerpt of what the model has written, from
 which the events that close the item are built. Repeated content is therefore identical to the streamed content, and the
 cost of a delta does not depend on its position. A call to a typed tool is buffered until it is complete, but shell
 commands are streamed (`typed_calls`). An item's id is built from the reply's own id and a number; it requires no
@@ -26,6 +26,7 @@ from attrs import Factory, define
 
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import ReplyCancelled, StreamtoolError, UpstreamError
+from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
@@ -75,8 +76,10 @@ class _Item:
     """The item's id and index, as JSON fields for the item's events."""
     template: bytes = b""
     """Template of the item's deltas."""
-    deltas: bytearray = Factory(bytearray)
-    """Strings of the item's deltas, without quotes, in one buffer, because a list takes ten times as much memory."""
+    content: Excerpt = Factory(Excerpt)
+    """Text of the item's deltas."""
+    ending: bytes = b""
+    """JSON characters that follow the text."""
     fields: bytes = b""
     """JSON fields that identify the call."""
     call: int = -1
@@ -105,7 +108,7 @@ class _Item:
 
     def joined(self) -> bytes:
         """Return the item's content as a JSON string."""
-        return b'"%b"' % bytes(self.deltas)
+        return b'"%b%b"' % (json_string(str(self.content))[1:-1], self.ending)
 
 
 @define(eq=False)
@@ -208,7 +211,7 @@ class ReplyWriter(StreamWriter):
     def _delta(self, text: str, out: Out) -> None:
         said = json_string(text)
         item, output = self._item, self._output
-        item.deltas += said[1:-1]
+        item.content.add(text if text.isascii() else wire.repaired_text(text))
         out.append(item.template % (self._sequence, said))
         self._sequence += 1
         output.held += len(said)
@@ -247,7 +250,7 @@ class ReplyWriter(StreamWriter):
         index = len(self._output.done)
         typed = self._item.typed
         prefix = _PREFIXES[kind] if typed is None else typed.spelling.prefix
-        self._item = _Item(kind, self._output.id(prefix), typed=typed)
+        self._item = _Item(kind, self._output.id(prefix), content=self.excerpt(0), typed=typed)
         self._item.location = f'"item_id":"{self._item.id}","output_index":{index}'
         # The item is added before any of its content is sent. Its index is the number of finished items, because only
         # one item is open at a time.
@@ -357,13 +360,13 @@ class ReplyWriter(StreamWriter):
         if not complete:
             self._output.cut = True
             if not custom:
-                self._item.deltas += UNREPAIRABLE[1:-1]
+                self._item.ending = UNREPAIRABLE[1:-1]
                 out.append(self._item.template % (self._sequence, UNREPAIRABLE))
                 self._sequence += 1
         elif self._item.blank and not custom:
             # The missing object is sent as a delta too, so that the joined deltas equal the arguments in the `done`
             # event.
-            self._item.deltas += b"{}"
+            self._item.ending = b"{}"
             out.append(self._item.template % (self._sequence, b'"{}"'))
             self._sequence += 1
         arguments = b'"%b":%b' % (b"input" if custom else b"arguments", self._item.joined())

@@ -11,7 +11,7 @@ argument deltas are dispatched first, because there are thousands of them; all o
 No input from an upstream makes this module raise an exception.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, assert_never
 
 import msgspec
@@ -19,6 +19,7 @@ from attrs import evolve
 
 from streamtool.core import sse
 from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.excerpt import Excerpt, excerpt_of_nothing
 from streamtool.core.json_value import Json, JsonObject
 from streamtool.core.reply import (
     Reason,
@@ -305,12 +306,14 @@ def drop_blank_text(parts: Iterable[ReplyPart]) -> Iterator[ReplyPart]:
 class StreamWriter:
     """Writer for one streamed reply; base class of each protocol's `ReplyWriter`."""
 
-    __slots__ = ("_ended",)
+    __slots__ = ("_ended", "excerpt")
     response: bytes | None = None
     """Complete reply as one object, in protocols whose stream contains such an object."""
 
     def __init__(self) -> None:
         self._ended = False
+        self.excerpt: Callable[[int], Excerpt] = excerpt_of_nothing
+        """Returns a new excerpt of the text that the model has written in a choice. Set it before `feed`."""
 
     def feed(self, events: Iterable[ReplyEvent]) -> bytes:
         """Return the bytes to send to the client for `events`, possibly b""."""

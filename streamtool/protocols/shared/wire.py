@@ -157,7 +157,7 @@ def _in_turns(value: Json) -> bytes:
     if isinstance(value, list):
         return b"[" + b",".join(map(_in_turns, value)) + b"]"
     if isinstance(value, str):
-        text = _repaired_text(value)
+        text = repaired_text(value)
         pieces = [encode(text[at : at + _LONG])[1:-1] for at in range(0, len(text), _LONG)]
         return b'"' + b"".join(pieces) + b'"'
     return b"{" + b",".join(encode(key) + b":" + _in_turns(item) for key, item in value.items()) + b"}"
@@ -184,15 +184,16 @@ def _is_long(value: Json) -> bool:
 def repaired(value: Json) -> Json:
     """Return a copy of `value` with U+FFFD for each lone surrogate."""
     if isinstance(value, str):
-        return _repaired_text(value)
+        return repaired_text(value)
     if isinstance(value, Mapping):
-        return {_repaired_text(key): repaired(item) for key, item in value.items()}
+        return {repaired_text(key): repaired(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [repaired(item) for item in value]
     return value
 
 
-def _repaired_text(text: str) -> str:
+def repaired_text(text: str) -> str:
+    """Return the text with U+FFFD for each lone surrogate."""
     if text.isascii() or not _LONE.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -220,7 +221,7 @@ class Joiner:
         if "\ud800" <= text[-1:] <= "\udbff":
             self._high = text[-1]
             text = text[:-1]
-        return _repaired_text(text)
+        return repaired_text(text)
 
     @property
     def holds(self) -> bool:
@@ -277,10 +278,10 @@ def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
         message = "; ".join(_wrong_field(item) for item in message if isinstance(item, dict))
     if not isinstance(message, str) or not message.strip():
         message = NO_MESSAGE
-    message = _repaired_text(message)
+    message = repaired_text(message)
     code, kind, param = (fields.get(key) for key in ("code", "type", "param"))
-    kind = _repaired_text(kind) if isinstance(kind, str) and kind else None
-    word = _repaired_text(code) if isinstance(code, str) and code else None
+    kind = repaired_text(kind) if isinstance(kind, str) and kind else None
+    word = repaired_text(code) if isinstance(code, str) and code else None
     if status is None:
         status = _status(code, fields.get("status"), kind, word)
     if status is None or status in (401, 403):
@@ -289,7 +290,7 @@ def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
         message,
         status=status,
         kind=kind or _KINDS.get(status) or ("upstream_error" if status >= 500 else "invalid_request_error"),
-        param=_repaired_text(param) if isinstance(param, str) else None,
+        param=repaired_text(param) if isinstance(param, str) else None,
         code=word,
     ).quoting()
 
