@@ -30,7 +30,7 @@ REPETITION_SIZE: Final = 8
 """Approximate size of a repetition, as a multiple of the size of the inputs."""
 
 
-Result = tuple[Any, ...]
+ExchangeResult = tuple[Any, ...]
 """The facts about an exchange that ended that its repetition must have in common with it."""
 
 _RESULT: Final = attrgetter(
@@ -39,7 +39,7 @@ _RESULT: Final = attrgetter(
 )
 
 
-def result_of(exchange: Exchange, record: Record) -> Result:
+def result_of(exchange: Exchange, record: Record) -> ExchangeResult:
     """Return the result of an exchange with this record."""
     return exchange.written, exchange.first_call, *_RESULT(record)
 
@@ -79,7 +79,7 @@ class Repetition:
             self._why = type(error).__name__
         self._done = count
 
-    def differences(self, result: "Result") -> list[Line]:
+    def differences(self, result: ExchangeResult) -> list[Line]:
         """Return a line if the repetition of an exchange that has ended with this result has another one."""
         why, exchange = self._why, self._exchange
         if not why and exchange is not None and result_of(exchange, exchange.record()) != result:
@@ -130,7 +130,7 @@ class InspectedExchange:
         """The first call that the client received, in one short line, or ""."""
         self.size = 0
         """Approximate size in bytes, as deducted from the ring's."""
-        self._result: Result = ()
+        self._result: ExchangeResult = ()
         self.record: Record | None = None
         """The record of the exchange; None while it is open."""
 
