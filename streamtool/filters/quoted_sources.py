@@ -11,17 +11,20 @@ same column. It may also skip the same punctuation at the end of each line. The 
 as one text, so a call may also begin in one and end in another.
 """
 
+import hashlib
 import json
 import re
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from html import entities, unescape
 from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
 
+from streamtool.core.bounded_cache import LruCache
 from streamtool.core.conversation import Conversation, TextPart
 from streamtool.core.invisible import CLASS as INVISIBLE_CLASS
 from streamtool.core.invisible import INVISIBLE
@@ -47,6 +50,12 @@ _MANY: Final = 64
 """Number of tools above which each word of a text is looked up among their names, instead of searching for each
 name.
 """
+_SHORT: Final = 512
+"""Maximum length, in characters, of a text that is searched for names each time. A digest of it would take as long."""
+_long_texts = LruCache[bool](4096)
+"""Whether names occur in a long text, by the digest of both."""
+_KNOWN_TOOLS: Final = 64
+"""Number of lists of tools whose names are cached in the forms that are compared."""
 _BEFORE: Final = frozenset("\"'=>:@[]|.()</{}▁,;\n`n“”‘’„‟‚‛«»‹›″′＂＇→+-#*%!│┃~")
 """Characters that precede a name in call syntax, or that end the prefix of a line, apart from blanks and numbers. An
 escaped newline leaves the `n`.
@@ -218,12 +227,12 @@ def quotation_sources(
 
     Takes time linear in the length of the conversation, and searches at most `LONGEST` characters of it.
     """
-    wanted = {name.removeprefix("functions.").lower() for name in names}
+    wanted, spelled = _forms(tuple(names))
     texts = [*_source_texts(conversation)]
     texts.reverse()
     if reporting:
         texts = [*_descriptions(conversation), *texts]
-    kept = _near_calls(texts, wanted)
+    kept = _near_calls(texts, wanted, spelled)
     if not kept:
         return None
     known = () if isinstance(names, AnyName) else wanted
@@ -231,7 +240,7 @@ def quotation_sources(
     if reporting:
         users = [*_source_texts(conversation, results=False)]
         users.reverse()
-        requested = QuotationSources(_near_calls(users, wanted), known)
+        requested = QuotationSources(_near_calls(users, wanted, spelled), known)
     return QuotationSources(kept, known, requested)
 
 
@@ -258,17 +267,27 @@ def _source_texts(conversation: Conversation, *, results: bool = True) -> Iterat
                 room -= len(part.text)
 
 
-def _near_calls(texts: list[str], names: set[str]) -> list[str]:
-    """Return the texts that may contain a call, and their neighbors, where such a call may begin or end. `names` are in
-    lower case.
+@lru_cache(_KNOWN_TOOLS)
+def _forms(names: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the names in lower case, and in the form in which all spellings of a name are equal."""
+    lower = frozenset(name.removeprefix("functions.").lower() for name in names)
+    return lower, tuple(sorted(map(_SPELLED[-1], lower)))
+
+
+def _near_calls(texts: list[str], names: AbstractSet[str], spelled: Sequence[str]) -> list[str]:
+    """Return the texts that may contain a call, and their neighbors, where such a call may begin or end. `names` and
+    `spelled` are the two forms of the names.
     """
-    if len(names) <= _MANY:  # the common case: no name occurs, even across two texts
-        whole = _SPELLED[-1](_revealed("".join(texts)))
-        if not any(name in whole for name in _SPELLED[-1]("\n".join(names)).split("\n") if names):
+    reach = max(map(len, names), default=0) + 8
+    clean: set[int] = set()
+    if len(names) <= _MANY:
+        clean = {at for at, text in enumerate(texts) if len(text) > _SHORT and not _occurs_in_long(spelled, text)}
+        # a name may begin in one text and end in the next
+        shown = [f"{text[:reach]}\n{text[-reach:]}" if at in clean else text for at, text in enumerate(texts)]
+        if not _occurs(spelled, "".join(shown)):  # the common case
             return []
     search = _NameSearch(names, _MAX_LOOKUPS + sum(map(len, texts)) // 8)
-    found = {at for at, text in enumerate(texts) if search.may_contain_call(_revealed(text))}
-    reach = max(map(len, names), default=0) + 8
+    found = {at for at, text in enumerate(texts) if at not in clean and search.may_contain_call(_revealed(text))}
     seams = [f"{before[-reach:]}{after[:reach]}" for before, after in pairwise(texts)] if names else []
     if seams and search.may_contain_call(_revealed("\n".join(seams))):  # a name may end in the next part
         found.update(at for at, seam in enumerate(seams) if search.may_contain_call(_revealed(seam)))
@@ -276,6 +295,25 @@ def _near_calls(texts: list[str], names: set[str]) -> list[str]:
         len(texts) - 1 - at for at in _up_to_near(texts[::-1], {len(texts) - 1 - at for at in found})
     }
     return [texts[at] for at in sorted(kept)]
+
+
+def _occurs(spelled: Iterable[str], text: str) -> bool:
+    """Return whether one of the names, in the form in which all spellings are equal, occurs in the text."""
+    whole = _SPELLED[-1](_revealed(text))
+    return any(name in whole for name in spelled)
+
+
+def _occurs_in_long(spelled: Sequence[str], text: str) -> bool:
+    """Return the same for a long text. The result is cached, because each request repeats the texts of the conversation
+    so far, and a digest takes a sixth of the time of the search.
+    """
+    given = "\n".join((str(len(spelled)), *spelled, text))
+    digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+    known = _long_texts.get(digest)
+    if known is None:
+        known = _occurs(spelled, text)
+        _long_texts.put(digest, known, 0)
+    return known
 
 
 def _up_to_near(texts: list[str], found: set[int]) -> set[int]:
@@ -323,7 +361,7 @@ class _NameSearch:
 
     __slots__ = ("_by_word", "_left", "_names", "_spelled")
 
-    def __init__(self, names: set[str], left: int) -> None:
+    def __init__(self, names: AbstractSet[str], left: int) -> None:
         self._names = names
         self._by_word = _by_first_word(names) if len(names) > _MANY else None
         self._spelled = [(spelled, {*map(spelled, names)}) for spelled in _SPELLED]
@@ -338,7 +376,7 @@ class _NameSearch:
             self._may_contain(spelled(text), names) for spelled, names in self._spelled
         )
 
-    def _may_contain(self, text: str, names: set[str]) -> bool:
+    def _may_contain(self, text: str, names: AbstractSet[str]) -> bool:
         """Return whether one of these names occurs in the text where a name could occur in call syntax."""
         names = {name for name in names if name and name in text}
         if not names:

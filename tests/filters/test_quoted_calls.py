@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -374,6 +375,19 @@ def test_a_conversation_without_call_syntax_has_no_source():
         Message("user", results=(ToolResult("c", (TextPart('{"ok": true, "name": "Bob"}'),)),)),
     )
     assert quotation_sources(Conversation("chat", "m", turns), TOOLS) is None
+
+
+def test_a_quotation_in_or_between_long_texts_is_found_in_each_request():
+    def found(*texts: str, names: Iterable[str] = TOOLS) -> bool:
+        parts = tuple(map(TextPart, texts))
+        return quotation_sources(Conversation("chat", "m", (Message("user", parts),)), names) is not None
+
+    words = "Some words of a long page. " * 100
+    for _ in range(2):
+        assert found(words + QUOTE + words)
+        assert not found(words, words)
+        assert not found(words + QUOTE + words, names=("read",))
+        assert all(found(words + QUOTE[:at], QUOTE[at:] + words) for at in range(len(QUOTE)))
 
 
 def test_the_search_for_sources_is_linear():
