@@ -5,7 +5,9 @@ errors.
 import gc
 import json
 import math
+import sys
 import weakref
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -765,3 +767,57 @@ async def test_a_client_that_disconnects_without_reading_a_comment_stops_the_app
     with trio.fail_after(13):
         await ToolMiddleware(upstream)(scope, receive, send)
     assert upstream.left == 1
+
+
+# --- the cost of a delta
+
+
+@both
+async def test_a_text_delta_passes_through_twelve_functions():
+    calls: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and ("/streamtool/" in name or "/statemachine/" in name):
+            calls.append(frame.f_code.co_qualname)
+
+    async def upstream(_: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        *deltas, last = [chunk({"content": f"{number} or "}) for number in range(50)]
+        for delta in deltas:
+            await send({"type": "http.response.body", "body": delta, "more_body": True})
+        sys.setprofile(profile)
+        await send({"type": "http.response.body", "body": last, "more_body": True})
+        sys.setprofile(None)
+        await send({"type": "http.response.body", "body": chunk(finish="stop") + DONE})
+
+    given = [request()]
+
+    async def receive() -> Any:
+        if given:
+            return {"type": "http.request", "body": given.pop(), "more_body": False}
+        return await anyio.sleep(math.inf)
+
+    async def send(_: Any) -> None:
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": PATH, "root_path": "", "query_string": b"", "headers": []}
+    try:
+        await ToolMiddleware(upstream)(scope, receive, send)
+    finally:
+        sys.setprofile(None)
+    assert [name for name in calls if name not in ("EventOrder.violations_by", "Parser.state")] == [  # of our own tests
+        "ServedExchange._handle",
+        "Exchange.feed",
+        "ReplyReader.feed",
+        "Exchange._process",
+        "ChoiceFilter.feed",
+        "Parser.feed",
+        "Exchange._send",
+        "StreamWriter.feed",
+        "ReplyWriter._text",
+        "ClientConnection.write",
+        "ClientConnection._put",
+        "Entry.send",
+    ]
