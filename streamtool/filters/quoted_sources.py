@@ -16,13 +16,13 @@ import json
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import lru_cache, partial
 from html import entities, unescape
 from itertools import accumulate, chain, pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streamtool.core.bounded_cache import LruCache
 from streamtool.core.conversation import Conversation, TextPart
@@ -53,7 +53,7 @@ name.
 _SHORT: Final = 512
 """Maximum length, in characters, of a text that is searched for names each time. A digest of it would take as long."""
 _long_texts = LruCache[bool](4096)
-"""Whether names occur in a long text, by the digest of both."""
+"""Whether a long text may contain a call to one of these tools, by the digest of their names and the text."""
 _KNOWN_TOOLS: Final = 64
 """Number of lists of tools whose names are cached in the forms that are compared."""
 _BEFORE: Final = frozenset("\"'=>:@[]|.()</{}▁,;\n`n“”‘’„‟‚‛«»‹›″′＂＇→+-#*%!│┃~")
@@ -279,15 +279,20 @@ def _near_calls(texts: list[str], names: AbstractSet[str], spelled: Sequence[str
     `spelled` are the two forms of the names.
     """
     reach = max(map(len, names), default=0) + 8
-    clean: set[int] = set()
-    if len(names) <= _MANY:
-        clean = {at for at, text in enumerate(texts) if len(text) > _SHORT and not _occurs_in_long(spelled, text)}
-        # a name may begin in one text and end in the next
-        shown = [f"{text[:reach]}\n{text[-reach:]}" if at in clean else text for at, text in enumerate(texts)]
-        if not _occurs(spelled, "".join(shown)):  # the common case
-            return []
-    search = _NameSearch(names, _MAX_LOOKUPS + sum(map(len, texts)) // 8)
-    found = {at for at, text in enumerate(texts) if at not in clean and search.may_contain_call(_revealed(text))}
+    longest = max(map(len, texts), default=0)
+    ends = texts
+    if longest > _SHORT:
+        ends = [text if len(text) <= _SHORT else f"{text[:reach]}\n{text[-reach:]}" for text in texts]
+    # A name may begin in one text and end in the next. Inside long texts, names are searched below.
+    occurs = len(names) > _MANY or _occurs(spelled, "".join(ends))
+    if not occurs and longest <= _SHORT:
+        return []
+    search = _NameSearch(names, spelled, _MAX_LOOKUPS + sum(map(len, texts)) // 8)
+    found = {at for at, text in enumerate(texts) if len(text) > _SHORT and search.long_may_contain_call(text)}
+    if not (occurs or found):  # the common case
+        return []
+    short = [at for at, text in enumerate(texts) if len(text) <= _SHORT]
+    found.update(at for at in short if search.may_contain_call(_revealed(texts[at])))
     seams = [f"{before[-reach:]}{after[:reach]}" for before, after in pairwise(texts)] if names else []
     if seams and search.may_contain_call(_revealed("\n".join(seams))):  # a name may end in the next part
         found.update(at for at, seam in enumerate(seams) if search.may_contain_call(_revealed(seam)))
@@ -301,19 +306,6 @@ def _occurs(spelled: Iterable[str], text: str) -> bool:
     """Return whether one of the names, in the form in which all spellings are equal, occurs in the text."""
     whole = _SPELLED[-1](_revealed(text))
     return any(name in whole for name in spelled)
-
-
-def _occurs_in_long(spelled: Sequence[str], text: str) -> bool:
-    """Return the same for a long text. The result is cached, because each request repeats the texts of the conversation
-    so far, and a digest takes a sixth of the time of the search.
-    """
-    given = "\n".join((str(len(spelled)), *spelled, text))
-    digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
-    known = _long_texts.get(digest)
-    if known is None:
-        known = _occurs(spelled, text)
-        _long_texts.put(digest, known, 0)
-    return known
 
 
 def _up_to_near(texts: list[str], found: set[int]) -> set[int]:
@@ -359,18 +351,43 @@ class _NameSearch:
     share its positions; when none are left, any text may contain a call.
     """
 
-    __slots__ = ("_by_word", "_left", "_names", "_spelled")
+    __slots__ = ("_begun", "_by_word", "_forms", "_left", "_names", "_spelled")
 
-    def __init__(self, names: AbstractSet[str], left: int) -> None:
+    def __init__(self, names: AbstractSet[str], forms: Sequence[str], left: int) -> None:
         self._names = names
-        self._by_word = _by_first_word(names) if len(names) > _MANY else None
-        self._spelled = [(spelled, {*map(spelled, names)}) for spelled in _SPELLED]
+        self._forms = forms
+        """The names in the form in which all spellings of a name are equal."""
+        self._by_word: dict[str, list[str]] | None = None
+        self._spelled: list[tuple[Callable[[str], str], set[str]]] = []
+        """Forms of texts, and the names in each form; made when a text is first searched."""
         self._left = left
+        self._begun: Any = None
+        """The beginning of each digest."""
+
+    def long_may_contain_call(self, text: str) -> bool:
+        """Return `may_contain_call` for a long text. The result is cached, because each request repeats the texts of
+        the conversation so far, and a digest takes a small part of the time of the search.
+        """
+        if self._begun is None:
+            self._begun = hashlib.sha256(repr(sorted(self._names)).encode())
+        whole = self._begun.copy()
+        whole.update(text.encode("utf-8", "surrogatepass"))
+        digest = whole.digest()
+        known = _long_texts.get(digest)
+        if known is None:
+            many = len(self._names) > _MANY
+            known = (many or _occurs(self._forms, text)) and self.may_contain_call(_revealed(text))
+            if self._left >= 0:  # otherwise, the text has not been searched to its end
+                _long_texts.put(digest, known, 0)
+        return known
 
     def may_contain_call(self, text: str) -> bool:
         """Return whether a tool's name, or another spelling of it, occurs in the text where a name could occur in call
         syntax.
         """
+        if not self._spelled:
+            self._spelled = [(spelled, {*map(spelled, self._names)}) for spelled in _SPELLED]
+            self._by_word = _by_first_word(self._names) if len(self._names) > _MANY else None
         exact = self._names if self._by_word is None else _names_in(self._by_word, text)
         return self._may_contain(text, exact) or any(
             self._may_contain(spelled(text), names) for spelled, names in self._spelled

@@ -387,13 +387,16 @@ def test_a_quotation_in_or_between_long_texts_is_found_in_each_request():
         assert found(words + QUOTE + words)
         assert not found(words, words)
         assert not found(words + QUOTE + words, names=("read",))
+        assert found(f"{words}`money`{words}", names=("money",))
+        assert not found(f"{words}a money order{words}", names=("money",))
         assert all(found(words + QUOTE[:at], QUOTE[at:] + words) for at in range(len(QUOTE)))
 
 
 def test_the_search_for_sources_is_linear():
     def seconds(repeat: int) -> float:
         noise = 'ping send_money {"name": "nobody"} `ping` <tool_call> send_money ' * repeat
-        conversation = Conversation("chat", "m", (Message("user", (TextPart(noise + "ping"),)),))
+        said = f"{noise}ping {next(numbers)}"  # the result of searching the same text again is cached
+        conversation = Conversation("chat", "m", (Message("user", (TextPart(said),)),))
         began = time.process_time()
         found = quotation_sources(conversation, TOOLS)
         assert found is not None
@@ -403,6 +406,7 @@ def test_the_search_for_sources_is_linear():
             parser.feed(OWN)
         return time.process_time() - began
 
+    numbers = itertools.count()
     seconds(100)
     assert min(seconds(8000) for _ in range(3)) < 12 * max(min(seconds(1000) for _ in range(3)), 0.005)
 
