@@ -13,6 +13,8 @@ _DELAY: Final = 1024
 """Maximum number of bytes that may have been written after a piece before the excerpt receives it; a later piece is
 copied.
 """
+_COMPARED: Final = 1024 * 1024
+"""Maximum number of bytes that a search compares, in the worst case."""
 
 
 class Excerpt:
@@ -48,7 +50,8 @@ class Excerpt:
                 return
             self._copied += source[self._begin : self._end]
             self._begin = self._end = 0
-            found = source.rfind(data, max(0, len(source) - len(data) - _DELAY))
+            delay = min(_DELAY, _COMPARED // len(data))
+            found = source.rfind(data, max(0, len(source) - len(data) - delay))
             if found >= 0:
                 self._begin, self._end = found, found + len(data)
                 return
