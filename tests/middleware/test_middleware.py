@@ -3,6 +3,7 @@ errors.
 """
 
 import gc
+import inspect
 import json
 import math
 import sys
@@ -11,7 +12,9 @@ from types import FrameType
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
+import anyio.to_thread
 import fastapi
 import pytest
 import starlette.applications
@@ -21,6 +24,7 @@ import starlette.responses
 import starlette.routing
 import starlette.testclient
 import trio
+from hypercorn.middleware import AsyncioWSGIMiddleware
 from support.validators import assert_valid, validate_chat_stream
 
 from streamtool.middleware import ToolMiddleware
@@ -767,6 +771,74 @@ async def test_a_client_that_disconnects_without_reading_a_comment_stops_the_app
     with trio.fail_after(13):
         await ToolMiddleware(upstream)(scope, receive, send)
     assert upstream.left == 1
+
+
+START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+
+
+def body_of(data: bytes, *, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+PIECES = (
+    START,
+    body_of(chunk({"content": "Hello "})),
+    body_of(chunk({"content": "world."})),
+    body_of(chunk(finish="stop") + DONE, more=False),
+)
+
+
+async def send_in_coroutines_that_wait(send: Any) -> None:
+    for sending in [send(piece) for piece in PIECES]:
+        await sending
+
+
+async def send_from_a_thread(send: Any) -> None:
+    def work() -> None:
+        for piece in PIECES:
+            anyio.from_thread.run(send, piece)
+
+    await anyio.to_thread.run_sync(work)
+
+
+async def send_once_more_what_was_never_sent(send: Any) -> None:
+    start, first, second, last = PIECES
+    await send(start)
+    await send(first)
+    send(second).close()
+    await send(second)
+    await send(last)
+
+
+@both
+@pytest.mark.parametrize(
+    "way",
+    [send_in_coroutines_that_wait, send_from_a_thread, send_once_more_what_was_never_sent],
+)
+async def test_a_message_counts_when_it_is_awaited(way):
+    async def app(scope, receive, send):
+        await receive()
+        assert inspect.iscoroutinefunction(send)
+        await way(send)
+
+    async with stream_asgi(ToolMiddleware(app), PATH, body=request()) as reply:
+        body = await reply.body()
+    assert_valid(validate_chat_stream(body))
+    written = [json.loads(line[6:]) for line in body.decode().split("\n\n") if line.startswith("data: {")]
+    assert "".join(one["choices"][0]["delta"].get("content") or "" for one in written) == "Hello world."
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_wsgi_app_supports_tools():
+    def wsgi(_: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("content-type", "text/event-stream")])
+        return [chunk({"content": f"Look: {CALL}"}), chunk(finish="stop") + DONE]
+
+    app = ToolMiddleware(AsyncioWSGIMiddleware(wsgi))
+    async with stream_asgi(app, PATH, body=request(), scope={"client": ("127.0.0.1", 1)}) as reply:
+        body = await reply.body()
+    assert calls(body) == [("ping", '{"x": 1}')]
 
 
 # --- the cost of a delta
