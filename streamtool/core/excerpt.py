@@ -9,7 +9,7 @@ from typing import Final
 
 _PIECES: Final = 16
 """Maximum number of pieces that are stored apart."""
-_DELAY: Final = 1024
+_REACH: Final = 1024
 """Maximum number of bytes that may have been written after a piece before the excerpt receives it; a later piece is
 copied.
 """
@@ -27,9 +27,9 @@ class Excerpt:
         self._copied = bytearray()
         """The beginning of the text, as far as it is not a part of the source."""
         self._begin = 0
-        """The part of the source that follows it begins here."""
+        """Where the part of the source begins that follows `_copied`."""
         self._end = 0
-        """It ends here."""
+        """Where this part ends; 0 if there is none."""
         self.pieces: list[str] = []
         """The rest of the text. Call `join` after adding pieces, unless they are few."""
 
@@ -50,8 +50,8 @@ class Excerpt:
                 return
             self._copied += source[self._begin : self._end]
             self._begin = self._end = 0
-            delay = min(_DELAY, _COMPARED // len(data))
-            found = source.rfind(data, max(0, len(source) - len(data) - delay))
+            reach = min(_REACH, _COMPARED // len(data))
+            found = source.rfind(data, max(0, len(source) - len(data) - reach))
             if found >= 0:
                 self._begin, self._end = found, found + len(data)
                 return
@@ -65,6 +65,6 @@ class Excerpt:
         return data.decode("utf-8", "surrogatepass") + "".join(self.pieces)
 
 
-def excerpt_of_nothing(_: int) -> Excerpt:
+def excerpt_without_source(_: int) -> Excerpt:
     """Return an excerpt that contains its whole text, for any choice of a reply."""
     return Excerpt()

@@ -780,9 +780,9 @@ class Exchange:
             self._record.resumed.append(continued.interruption)
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
-        middle = self._response.middle
-        if middle is not None and not self.done:
-            data = middle(out) if out else b""
+        write = self._response.write_middle
+        if write is not None and not self.done:
+            data = write(out) if out else b""
         else:
             data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
         listener = self._choices.parsers.listener

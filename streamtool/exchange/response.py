@@ -70,9 +70,9 @@ class ClientResponse:
         "head",
         "headers",
         "identity",
-        "middle",
         "plan",
         "sent",
+        "write_middle",
     )
 
     def __init__(
@@ -97,8 +97,8 @@ class ClientResponse:
         self._store = None if protocol.store_entries is None else received.memory
         self._accumulator = None if received.conversation.stream else ReplyAccumulator()
         self._writer: ClientWriter | None = None
-        self.middle: Callable[[list[ReplyEvent]], bytes] | None = None
-        """Does the same as `send` in the middle of a stream, if nothing has to be stored for later requests."""
+        self.write_middle: Callable[[list[ReplyEvent]], bytes] | None = None
+        """The writer's `feed` once the stream has begun; None if `send` has more to do than to call it."""
         self.identity = ReplyIdentity(lambda: new_id(protocol.REPLY_ID), now)
         self.headers = ResponseHeaders(protocol, plan, new_id("req_"))
         self.head: ResponseHead | None = None
@@ -158,7 +158,7 @@ class ClientResponse:
         )
         self._writer.excerpt = self._excerpt
         if self.plan.signatures is None:
-            self.middle = self._writer.feed
+            self.write_middle = self._writer.feed
         return self._writer.feed(out)
 
     def _complete(self, fold: ReplyAccumulator) -> bytes:

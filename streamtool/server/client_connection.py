@@ -68,11 +68,12 @@ class ClientConnection:
         self._watching = True
         tasks.start_soon(self._watch, keepalive / _TICKS if self._exchange.conversation.stream else inf)
 
-    def leave(self) -> bool:
-        """Return whether the task that attends to the client has ended; otherwise, it has to be cancelled."""
+    @property
+    def is_attended(self) -> bool:
+        """Whether the task that attends to the client is still running; if so, it has to be cancelled at the end."""
         # A cancelled task keeps the exchange in memory until the next garbage collection, by a cycle of its error and
         # its frame. Usually, it does not have to be cancelled: after a complete reply, servers send http.disconnect.
-        return not self._watching
+        return self._watching
 
     async def wait_disconnected(self) -> None:
         """Wait until the client has disconnected."""

@@ -104,7 +104,7 @@ class ServedExchange:
                 if learns:
                     tasks.start_soon(templates.learn, model, self._scope["headers"], client)
                 await self._attempts()
-                if not self._client.leave() or learns:
+                if self._client.is_attended or learns:
                     tasks.cancel_scope.cancel()
         except Exception:  # an app may fail while it is being cancelled
             if not self._client.disconnected:

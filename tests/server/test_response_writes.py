@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 import uvicorn
 
 from streamtool.cli.servers.uvicorn import _State, _UvicornConnection
@@ -32,12 +33,22 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def write_eof(self) -> None:
+        self.closed = True
+
     def resume_reading(self) -> None:
         """Do nothing."""
 
 
-def written(respond: Callable[[Send, Transport], Awaitable[None]], *headers: str) -> list[bytes]:
-    """Return what is written for one request to an app that responds in this way."""
+def written(
+    respond: Callable[[Send, Transport], Awaitable[None]],
+    *headers: str,
+    method: str = "POST",
+    then: Callable[[_UvicornConnection], object] | None = None,
+) -> list[bytes]:
+    """Return what is written for one request to an app that responds in this way. `then` is called in the same
+    iteration of the event loop as the app.
+    """
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -48,8 +59,10 @@ def written(respond: Callable[[Send, Transport], Awaitable[None]], *headers: str
         config.load()
         connection = _UvicornConnection(config, _State(LimitSettings()), {})
         connection.connection_made(transport)
-        request = "\r\n".join(("POST / HTTP/1.1", "host: x", "content-length: 0", *headers, "", ""))
+        request = "\r\n".join((f"{method} / HTTP/1.1", "host: x", "content-length: 0", *headers, "", ""))
         connection.data_received(request.encode())
+        if then is not None:
+            asyncio.get_running_loop().call_soon(then, connection)
         await asyncio.gather(*connection.tasks)
         await asyncio.sleep(0)
         connection.connection_lost(None)
@@ -89,6 +102,16 @@ def test_the_header_of_an_incomplete_response_is_written_before_the_connection_i
         await send(START)
 
     assert written(failing) == [HEADER]
+
+
+@pytest.mark.parametrize("then", [_UvicornConnection.shutdown, lambda one: one.data_received(b"\0\r\n\r\n")])
+def test_a_header_is_written_before_anything_else_happens_to_the_connection(then: Callable[[Any], object]):
+    async def headed(send: Send, _: Transport) -> None:
+        await send(START)
+        await send({"type": "http.response.body"})
+
+    first, *_ = written(headed, method="HEAD", then=then)
+    assert first == HEADER.replace(b"transfer-encoding: chunked\r\n", b"")
 
 
 def test_nothing_is_written_to_a_connection_that_has_been_closed():

@@ -232,6 +232,16 @@ class _UvicornConnection(HttpToolsProtocol):
         """Whether a reply is still being sent."""
         return self._running is not None and not self._running.response_complete
 
+    def shutdown(self) -> None:
+        self._send_header()
+        super().shutdown()
+
+    def _send_header(self) -> None:
+        """Send the header of the response that has begun, if it is still waiting."""
+        head = None if self._running is None else self._running.transport
+        if isinstance(head, _Head):
+            head.flush()
+
     def _notify_disconnect(self) -> None:
         """Notify the request being served, if any, that its client has disconnected."""
         if self._serves:
@@ -251,6 +261,7 @@ class _UvicornConnection(HttpToolsProtocol):
         """Send an error response unless a response has begun, and give the client a moment to read it."""
         if self.phase is Phase.CLOSING:
             return
+        self._send_header()
         running = self._running
         told = running is not None and running.response_started and (self._serves or self.phase is Phase.BODY)
         self._enter(Phase.CLOSING)
@@ -283,19 +294,19 @@ class _Head:
             self._transport.write(data)
         elif not self._header:
             self._header = data
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         else:
             self._header += data
-            self._flush()
+            self.flush()
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
         return bool(self._transport.is_closing())
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Send what has been written, and leave the rest of the response to the transport itself."""
         if self._header:
             written, self._header = self._header, b""

@@ -19,7 +19,7 @@ from attrs import evolve
 
 from streamtool.core import sse
 from streamtool.core.errors import StreamtoolError, UpstreamError
-from streamtool.core.excerpt import Excerpt, excerpt_of_nothing
+from streamtool.core.excerpt import Excerpt, excerpt_without_source
 from streamtool.core.json_value import Json, JsonObject
 from streamtool.core.reply import (
     Reason,
@@ -312,7 +312,7 @@ class StreamWriter:
 
     def __init__(self) -> None:
         self._ended = False
-        self.excerpt: Callable[[int], Excerpt] = excerpt_of_nothing
+        self.excerpt: Callable[[int], Excerpt] = excerpt_without_source
         """Returns a new excerpt of the text that the model has written in a choice. Set it before `feed`."""
 
     def feed(self, events: Iterable[ReplyEvent]) -> bytes:
