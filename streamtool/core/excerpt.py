@@ -29,7 +29,7 @@ class Excerpt:
         self._begin = 0
         """Where the part of the source begins that follows `_copied`."""
         self._end = 0
-        """Where this part ends; 0 if there is none."""
+        """Where this part ends; 0 without such a part."""
         self.pieces: list[str] = []
         """The rest of the text. Call `join` after adding pieces, unless they are few."""
 
