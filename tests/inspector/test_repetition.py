@@ -197,6 +197,7 @@ async def test_a_background_response_whose_inputs_are_stored_is_repeated(fails: 
     assert app.observers.ring.exchanges["1"]._log.journaled
     assert plain(list(app.observers.ring.lines("1"))) == plain(live[0])
     assert not differs(app)
+    app.store.close()
 
 
 def differs(app: ToolMiddleware) -> bool:
