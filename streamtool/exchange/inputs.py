@@ -374,11 +374,11 @@ class RecordedExchange(Exchange):
 
     def feed(self, data: bytes, *, long: bool = False) -> bytes:
         out = _feed(self, data, long=long)
+        if long:
+            return self._record_input(LongData(data), out, len(data))
         # Functions in slots are loaded before they are called: CPython is slow to find them as methods.
         log, time = self.log, self._time
         add_input, add_time = log.add_input, log.add_time
-        if long:
-            return self._record_input(LongData(data), out, len(data))
         add_input(data)
         add_time(time())
         if len(log.times) > log.next_report:  # counting many sizes at once costs less than adding each

@@ -208,7 +208,7 @@ class InspectedExchange:
         if self._cut is None:
             found, differences = repeated(self)
             yield from found
-            if record is not None and self._cut is None:  # if it has been cut meanwhile, inputs were missing
+            if record is not None and self._cut is None:  # a cut during the repetition removes inputs
                 yield from differences
         if self._cut is not None:
             yield self._cut

@@ -240,15 +240,19 @@ def test_a_connection_with_unsolicited_data_is_not_reused(run: Callable[..., Non
     run(main())
 
 
-def test_a_connection_idle_for_too_long_is_not_reused(
-    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Return the time of the pool, in `seconds`, which a test can change."""
+    found = {"seconds": 100.0}
+    monkeypatch.setattr(asyncio_network, "monotonic", lambda: found["seconds"])
+    return found
+
+
+def test_a_connection_idle_for_too_long_is_not_reused(run: Callable[..., None], clock: dict[str, float]) -> None:
     async def main() -> None:
-        now = 100.0
-        monkeypatch.setattr(asyncio_network, "monotonic", lambda: now)
         async with Server(saying(SIZED, ends=False)) as server, networked() as network:
             for passed, connections in ((0.0, 1), (4.9, 1), (5.1, 2)):
-                now += passed
+                clock["seconds"] += passed
                 await fetch(network, server.url)
                 assert server.connections == connections
 
@@ -256,18 +260,16 @@ def test_a_connection_idle_for_too_long_is_not_reused(
 
 
 def test_connections_that_are_idle_for_too_long_are_closed_though_newer_ones_are_reused(
-    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., None], clock: dict[str, float]
 ) -> None:
     async def main() -> None:
-        now = 100.0
-        monkeypatch.setattr(asyncio_network, "monotonic", lambda: now)
         async with Server(saying(SIZED, ends=False)) as server, networked() as network:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(13):
                     tasks.create_task(fetch(network, server.url))
             assert len(network._open) == server.connections > 1
             for _ in range(3):  # each uses the newest connection
-                now += 4.0
+                clock["seconds"] += 4.0
                 await fetch(network, server.url)
             await asyncio.sleep(0.01)
             assert len(network._open) == 1
