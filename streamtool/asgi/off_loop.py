@@ -6,6 +6,7 @@ that. A few threads are enough: they share the interpreter with the event loop, 
 other down.
 """
 
+from asyncio import _get_running_loop
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Final, TypeVar
@@ -87,7 +88,11 @@ async def pause() -> None:
 def clock() -> float:
     """Return the event loop's time in seconds or, inside `off_loop`, the time when the work was submitted."""
     began = _began.get()
-    return anyio.current_time() if began is None else began
+    if began is not None:
+        return began
+    # asyncio's loop first: it is also known in a callback, where anyio finds no event loop because no task is running.
+    loop = _get_running_loop()
+    return anyio.current_time() if loop is None else loop.time()
 
 
 def slices(body: bytes) -> Iterator[bytes]:

@@ -176,6 +176,7 @@ class Exchange:
     @listener.setter
     def listener(self, listener: ExchangeListener | None) -> None:
         self._choices.parsers.listener = listener
+        self._response.observed = listener is not None
 
     def annotate(self, notes: Callable[[Record], Headers]) -> None:
         """Add the headers that `notes` returns to a reply that is sent in one piece."""
@@ -517,7 +518,10 @@ class Exchange:
                 self._dispatch(event, out)
             if self.done or self.retry:
                 break
-        return self._send(out)
+        write = self._response.write_middle
+        if write is None or self.done:
+            return self._send(out)
+        return write(out) if out else b""
 
     def _dispatch(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
         match event:
@@ -780,11 +784,7 @@ class Exchange:
             self._record.resumed.append(continued.interruption)
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
-        write = self._response.write_middle
-        if write is not None and not self.done:
-            data = write(out) if out else b""
-        else:
-            data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
+        data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
         listener = self._choices.parsers.listener
         if listener is not None:
             listener.sent(out, data, "" if out else self._choices.buffering_reason)

@@ -70,6 +70,7 @@ class ClientResponse:
         "head",
         "headers",
         "identity",
+        "observed",
         "plan",
         "sent",
         "write_middle",
@@ -98,7 +99,9 @@ class ClientResponse:
         self._accumulator = None if received.conversation.stream else ReplyAccumulator()
         self._writer: ClientWriter | None = None
         self.write_middle: Callable[[list[ReplyEvent]], bytes] | None = None
-        """The writer's `feed` once the stream has begun; None if `send` has more to do than to call it."""
+        """The writer's `feed` once the stream has begun; None if there is more to do for an event."""
+        self.observed = False
+        """Whether a listener has to be informed of each event."""
         self.identity = ReplyIdentity(lambda: new_id(protocol.REPLY_ID), now)
         self.headers = ResponseHeaders(protocol, plan, new_id("req_"))
         self.head: ResponseHead | None = None
@@ -157,7 +160,7 @@ class ClientResponse:
             forwards=self.plan.same,
         )
         self._writer.excerpt = self._excerpt
-        if self.plan.signatures is None:
+        if self.plan.signatures is None and not self.observed:
             self.write_middle = self._writer.feed
         return self._writer.feed(out)
 

@@ -60,6 +60,7 @@ _PARSER_REASONS: dict[Reason, str | None] = {
     Reason.FILTER: "content_filter",
 }
 """The parser's term for each finish reason, or None if the model itself ended the reply."""
+_new = object.__new__  # bypasses `__init__`: there are thousands of deltas
 _ENDED_BY_MODEL = (Reason.STOP, Reason.STOP_SEQUENCE)
 
 UpstreamEvent = ReplyTextDelta | ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd
@@ -386,7 +387,11 @@ class ChoiceFilter:
                     calls = self._calls
                     text = first.text
                     calls.pieces.append(text)
-                    out.append(ReplyArgumentsDelta(self.choice, calls.index, text))
+                    arguments = _new(ReplyArgumentsDelta)
+                    arguments.choice = self.choice
+                    arguments.index = calls.index
+                    arguments.text = text
+                    out.append(arguments)
                     if self.characters >= self._tidy_at:
                         self._tidy()
                     return

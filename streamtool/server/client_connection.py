@@ -4,7 +4,7 @@ One small task attends to the client while the app runs: it waits for the client
 immediately, and it has long silences broken with a comment. While a comment is being written, the reply waits.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from math import inf
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from streamtool.asgi.off_loop import off_loop, sized
+from streamtool.asgi.pieces import WriteNow, writer_of
 from streamtool.asgi.types import Receive, Send
 from streamtool.exchange.exchange import Exchange
 
@@ -27,9 +28,7 @@ class ClientConnection:
     """The client of one exchange."""
 
     __slots__ = (
-        "_comment",
         "_exchange",
-        "_heard",
         "_left_event",
         "_receive",
         "_send",
@@ -37,8 +36,11 @@ class ClientConnection:
         "_tasks",
         "_watching",
         "_writing",
+        "comment",
         "complete",
         "disconnected",
+        "heard",
+        "write_now",
     )
 
     def __init__(self, exchange: Exchange, receive: Receive, send: Send) -> None:
@@ -52,10 +54,12 @@ class ClientConnection:
         self.complete = False
         """Whether the whole reply has been passed to the client."""
         self._started = False
-        self._heard = False
+        self.write_now: WriteNow | None = None
+        """The server's `write_now`, once the response has begun."""
+        self.heard = False
         """Whether anything has been sent since the last silence check."""
         self._writing = False
-        self._comment: anyio.Event | None = None
+        self.comment: anyio.Event | None = None
         """Event that is set once the comment being written has been sent; None if no comment is being written."""
         self._tasks: TaskGroup | None = None
         """The tasks to cancel when the client disconnects."""
@@ -85,33 +89,29 @@ class ClientConnection:
         """Run a step of the exchange in a worker thread while nothing else uses the exchange, and return its result."""
         # An exchange is not thread-safe. `_writing` keeps `_break_silence` from asking it for a comment while the
         # thread runs, and a comment that is already being written has to finish first.
-        if self._comment is not None:
-            await self._comment.wait()
+        if self.comment is not None:
+            await self.comment.wait()
         self._writing = True
         try:
             return await off_loop(call)
         finally:
             self._writing = False
 
-    def write(self, data: bytes) -> Awaitable[None]:
+    async def send(self, data: bytes) -> None:
         """Send `data` to the client, and end the response if the exchange is done."""
-        if self._comment is None and not self._exchange.done:  # pieces of a stream take the shortest path
-            return self._put(data)
-        return self._write(data)
-
-    async def _write(self, data: bytes) -> None:
-        if self._comment is not None:
-            await self._comment.wait()
+        if self.comment is not None:
+            await self.comment.wait()
         if not self.complete:
             # Set before the next await: no comment may follow, and only this write may end the response.
             self.complete = self._exchange.done
             if self.complete:
                 # Before the last bytes are sent, because the client's next request may refer to this reply.
                 await sized(self._exchange.remember, self._exchange.written)
-            await self._put(data)
+            await self.put(data)
 
-    async def _put(self, data: bytes) -> None:
-        self._heard = self._writing = True
+    async def put(self, data: bytes) -> None:
+        """Send a piece of the response while no comment is being written."""
+        self.heard = self._writing = True
         try:
             if not self._started:
                 head = self._exchange.head
@@ -119,6 +119,7 @@ class ClientConnection:
                     return
                 self._started = True
                 await self._send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
+                self.write_now = writer_of(self._send)
             await self._send({"type": "http.response.body", "body": data, "more_body": not self.complete})
         except OSError:  # some servers report a disconnect this way
             self._disconnected_now()
@@ -145,8 +146,8 @@ class ClientConnection:
                     break
                 continue
             # Ticks are counted instead of setting a timer on each write: a write only sets a flag.
-            silent = 0 if self._heard else silent + 1
-            self._heard = False
+            silent = 0 if self.heard else silent + 1
+            self.heard = False
             if silent >= _TICKS and self._may_comment and self._tasks is not None:
                 silent = 0
                 self._tasks.start_soon(self._break_silence)  # the client may disconnect meanwhile
@@ -167,8 +168,8 @@ class ClientConnection:
     async def _break_silence(self) -> None:
         """Send a comment, unless the reply has continued before this task begins."""
         if self._may_comment:
-            self._comment = anyio.Event()
-            await self._put(self._exchange.keepalive())
-            self._comment.set()
-            self._comment = None
-            self._heard = False  # our own comment does not count as activity: the next one is due an interval later
+            self.comment = anyio.Event()
+            await self.put(self._exchange.keepalive())
+            self.comment.set()
+            self.comment = None
+            self.heard = False  # our own comment does not count as activity: the next one is due an interval later

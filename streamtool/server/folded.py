@@ -69,7 +69,7 @@ def _fold_stream(
             left -= len(body)
             out = exchange.fail(too_large(limit)) if left < 0 else await _feed(exchange, client, body, last=last)
             if exchange.done:
-                await client.write(out)
+                await client.send(out)
                 app.deadline = anyio.current_time() + (0 if exchange.cut or left < 0 else GRACE)
 
     return listen, take

@@ -16,6 +16,7 @@ from typing import Final, Self
 import anyio
 
 from streamtool.asgi.answers import Answer, send_error
+from streamtool.asgi.pieces import WriteNow, writer_of
 from streamtool.asgi.request_body import drop_body
 from streamtool.asgi.types import ASGIApp, ASGIMessage, Receive, Scope, Send
 from streamtool.core.clients import client_of
@@ -89,6 +90,14 @@ class Entry(Answer):
             self._writing = False
         if self.error is not None:
             self._end()
+
+    @property
+    def write_now(self) -> WriteNow | None:
+        """The server's `write_now`. Once it is used, `send` no longer sees each piece."""
+        offered = None if self._left is not None else writer_of(self._send)
+        if offered is not None:
+            self._last = {"type": "http.response.body", "body": b"", "more_body": True}  # may be anything but the last
+        return offered
 
     async def report(self, error: StreamtoolError) -> bool:
         """Report an error, like `Answer.report`. The slot is released before the response is complete."""

@@ -5,9 +5,10 @@ the app, which is cancelled as soon as it is no longer needed.
 """
 
 import logging
+from collections.abc import Coroutine
 from functools import partial
 from math import inf
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 
@@ -86,7 +87,9 @@ class ServedExchange:
     def end(self, error: StreamtoolError | None = None) -> None:
         """End the exchange early with this error, or by default with the entry's error."""
         self._end_error = self._end_error or error
-        self._stop(0)
+        # The last output is written in any case, and then stops the app.
+        if not self._exchange.done or self._client.complete:
+            self._stop(0)
 
     @property
     def _early(self) -> StreamtoolError | None:
@@ -114,7 +117,7 @@ class ServedExchange:
     async def _attempts(self) -> None:
         exchange = self._exchange
         if PREPARES in self._scope:
-            await self._client.write(exchange.prepare())
+            await self._client.send(exchange.prepare())
         while not (exchange.done or self._client.disconnected):
             try:
                 aside = self._large and exchange.ready is None
@@ -122,7 +125,7 @@ class ServedExchange:
             except StreamtoolError as error:
                 if error.code == CONTEXT_EXCEEDED:  # the server may have been started again with a larger window
                     await self._driver.templates.engines.doubt(exchange.plan.model)
-                await self._client.write(exchange.fail(error))
+                await self._client.send(exchange.fail(error))
                 return
             scope = self._driver.inner_scope(self._scope, request)
             scope[ATTENDED] = True
@@ -159,33 +162,50 @@ class ServedExchange:
             error.__cause__ = raised
         self._app = None
         if not (exchange.done or exchange.retry or self._client.disconnected):
-            await self._client.write(exchange.fail(self._early or error))
+            await self._client.send(exchange.fail(self._early or error))
 
     async def _handle(self, message: ASGIMessage) -> None:
         """Handle a message from the app. This is the app's `send`."""
-        exchange, client = self._exchange, self._client
+        client = self._client
         if client.complete or client.disconnected:
             return
         if message["type"] != "http.response.body":
             await self._begin(message)
             return
-        body, last = message.get("body", b""), not message.get("more_body", False)
+        body = message.get("body", b"")
         if type(body) is not bytes:  # some apps send a buffer, and change it later
             body = bytes(body)
-        size = len(body)
+        sending = self.take_piece(body, last=not message.get("more_body", False))
+        if sending is not None:
+            await sending
+
+    def take_piece(self, piece: bytes, *, last: bool = False) -> Coroutine[Any, Any, None] | None:
+        """Process a piece of the app's body. If something is left to be done, return a coroutine that has to be awaited
+        before the next message.
+        """
+        exchange, client = self._exchange, self._client
+        if client.complete or client.disconnected:
+            return None
+        size = len(piece)
         self._bytes_left = left = self._bytes_left - size
         if left < 0:
-            await self._conclude(exchange.fail(too_large(self._driver.settings.limits.reply)))
-        elif exchange.unread + size > LARGE:
-            await self._handle_large(body, last=last)
-        else:
-            out = exchange.feed(body)
-            if last:
-                out += exchange.close()
-            if exchange.done or exchange.retry or exchange.lingers:
-                await self._conclude(out)
-            elif out:
-                await client.write(out)
+            return self._conclude(exchange.fail(too_large(self._driver.settings.limits.reply)))
+        if exchange.unread + size > LARGE:
+            return self._handle_large(piece, last=last)
+        out = exchange.feed(piece)
+        if last:
+            out += exchange.close()
+        if exchange.done or exchange.retry or exchange.lingers:
+            return self._conclude(out)
+        if not out:
+            return None
+        if client.comment is not None:
+            return client.send(out)
+        # The usual case in a stream: no coroutine is needed.
+        if client.write_now is not None and client.write_now(out):
+            client.heard = True
+            return None
+        return client.put(out)
 
     async def _begin(self, message: ASGIMessage) -> None:
         """Handle the start of a response."""
@@ -194,7 +214,7 @@ class ServedExchange:
             exchange = self._exchange
             out = exchange.respond(message["status"], [(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
             if exchange.done:
-                await self._client.write(out)
+                await self._client.send(out)
                 self._stop(0)
 
     async def _conclude(self, out: bytes) -> None:
@@ -203,7 +223,7 @@ class ServedExchange:
         if exchange.done:
             self._lift_limit()
         if out or exchange.done:
-            await self._client.write(out)
+            await self._client.send(out)
         if exchange.lingers and not self._lingers:
             self._lingers = True
             self._stop(MOMENT)
@@ -231,7 +251,7 @@ class ServedExchange:
             if exchange.done:
                 self._lift_limit()
             if out or exchange.done:
-                await client.write(out)
+                await client.send(out)
         out = b""
         if last and not (exchange.done or exchange.retry):
             out = await client.run_off_loop(exchange.close) if exchange.unread > LARGE else exchange.close()

@@ -9,20 +9,21 @@ which the exchange or the proxy formats in the client's protocol.
 If the upstream echoes our key, for example in an error message, the key is masked before it reaches the client
 (`_Mask`).
 
-Time limits: httpx enforces `connect`. A small task per request enforces `first_byte` (until the first piece of the
-body) and `idle` (between two pieces), because a timer for each piece would cost more than processing the piece.
+Time limits: httpx enforces `connect`; `first_byte` (until the first piece of the body) and `idle` (between two pieces)
+are checked a few times within each limit, because a timer for each piece would cost more than processing the piece.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, cast
 from urllib.parse import quote, unquote, urlsplit
 
 import anyio
 import httpx
-from attrs import define, field
+from attrs import define
 
+from streamtool.asgi.pieces import TakePiece, taker_of
 from streamtool.asgi.request_body import ClientLeft, read_body
 from streamtool.asgi.types import ATTENDED, ASGIApp, ClientWatch, Receive, Scope, Send, encoded_path
 from streamtool.core.errors import RequestError, UpstreamError, UpstreamTimeout
@@ -99,8 +100,6 @@ _ENDING_SECONDS = 0.1
 """Maximum number of seconds to wait for the end of an abandoned response's body."""
 _URLS = 64
 """Maximum number of cached parsed URLs."""
-_TICKS = 8
-"""Number of checks for silence within each time limit (before the first byte, within the shorter of the two limits)."""
 
 
 class HttpUpstream:
@@ -315,6 +314,10 @@ class _Mask:
             at = data.find(self._key[:1], at + 1)
         return data
 
+    def before(self, take: TakePiece) -> TakePiece:
+        """Return a function that calls `take` with what `feed` returns."""
+        return lambda piece: take(self.feed(piece))
+
     def close(self) -> bytes:
         """Return the buffered text, which turned out not to be the key."""
         held, self._held = self._held, b""
@@ -338,6 +341,29 @@ async def close_response(response: Any, pieces: Any) -> None:
                 pass
 
 
+class _OtherBody:
+    """The body of a response from another transport than ours, with the interface of `http1.ResponseBody`."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+        self.begun = False
+
+    async def pass_to(self, take: TakePiece, *, first: float, idle: float) -> None:
+        """Pass each piece to `take` as it arrives, until the end of the body."""
+        limit = first
+        while True:
+            with anyio.move_on_after(limit) as waiting:
+                piece = await anext(self._pieces, None)
+            if waiting.cancelled_caught:
+                raise httpx.ReadTimeout(f"nothing arrived for {limit:g} seconds")
+            if piece is None:
+                break
+            self.begun, limit = True, idle
+            blocked = take(piece)
+            if blocked is not None:
+                await blocked
+
+
 @define(eq=False)
 class _Forwarding:
     """One request in progress."""
@@ -347,40 +373,28 @@ class _Forwarding:
     _client: ClientWatch | None
     """The client, or None if the caller already watches for its disconnect."""
     _send: Send
-    _begun: bool = field(default=False, init=False)
-    _heard: bool = field(default=False, init=False)
-    _waiting: bool = field(default=True, init=False)
-    """Whether the request is waiting for the upstream rather than for the client."""
-    _passed: anyio.Event = field(factory=anyio.Event, init=False)
-    """Event that is set when the client has received the whole response."""
-    _late: UpstreamTimeout | None = field(default=None, init=False)
 
     async def run(self) -> None:
-        """Pass the response on, and return when the client has received all of it.
-
-        The response is passed on in a separate task: the caller's task is suspended inside some twenty coroutines, and
-        each piece would have to resume all of them. The caller's task enforces the time limits in the meantime.
-        """
+        """Pass the response on, and return when the client has received all of it."""
+        if self._client is None:
+            await self._pass()
+            return
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._pass)
-                if self._client is not None:
-                    tasks.start_soon(self._client.cancel_on_disconnect, tasks.cancel_scope)
-                await self._watch_time()
-                if self._late is not None or self._client is not None:  # otherwise no task is left to cancel
-                    tasks.cancel_scope.cancel()
-        except BaseExceptionGroup as group:  # the watchers raise nothing, so this is a single error
+                tasks.start_soon(self._client.cancel_on_disconnect, tasks.cancel_scope)
+                await self._pass()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:  # the watcher raises nothing, so this is a single error
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None
             _, cancelled = group.split(Exception)
             if cancelled is not None:  # the caller was cancelled and does not expect an error
                 raise cancelled from None
             raise
-        if self._late is not None:
-            raise self._late
 
     async def _pass(self) -> None:
-        """Pass the response on, then set the event."""
+        limits, start = self._upstream.settings.timeout, anyio.current_time()
+        body: Any = None
         try:
             response = await self._open()
             if isinstance(self._request.stream, _AppBody):  # a transport may have replaced the stream
@@ -396,34 +410,37 @@ class _Forwarding:
                     for name, value in ((name.lower(), value) for name, value in response.headers.raw)
                     if name in RESPONSE_HEADERS or name.startswith(_RATE_LIMITS)
                 ]
+                first = limits.first_byte - (anyio.current_time() - start)
                 await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-                send = self._send
-                async for piece in pieces:
-                    self._begun = True
-                    self._waiting = False
-                    if mask is not None:
-                        piece = mask.feed(piece)  # noqa: PLW2901  the same piece, masked
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                    # While `send` blocks, the client is slow, not the upstream; that time must not count as the
-                    # upstream's silence.
-                    self._waiting = self._heard = True
-                self._waiting = False
+                take = taker_of(self._send)
+                body = pieces if hasattr(pieces, "pass_to") else _OtherBody(pieces)
+                await body.pass_to(take if mask is None else mask.before(take), first=first, idle=limits.idle)
                 complete = True
             finally:
                 # A body that has been read to its end has released its connection, so closing it does not wait.
                 await (response.aclose() if complete else close_response(response, pieces))
+        except httpx.ReadTimeout as error:
+            raise self._timeout(begun=body is not None and body.begun) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise failure_of(error, self._where) from error
         last = b"" if mask is None else mask.close()
         send = self._send if self._client is None else self._client.send
         await send({"type": "http.response.body", "body": last, "more_body": False})
-        self._passed.set()
 
     async def _open(self) -> httpx.Response:
+        """Return the response once its header has arrived."""
         try:
-            return await self._upstream.send(self._request)
+            with anyio.move_on_after(self._upstream.settings.timeout.first_byte):
+                return await self._upstream.send(self._request)
         except (OSError, ImportError) as error:  # not wrapped by httpx
             raise failure_of(error, self._where) from error
+        raise self._timeout(begun=False)
+
+    def _timeout(self, *, begun: bool) -> UpstreamTimeout:
+        limits = self._upstream.settings.timeout
+        if begun:
+            return UpstreamTimeout(f"the upstream sent nothing for {limits.idle:g} seconds")
+        return UpstreamTimeout(f"the upstream did not begin its reply within {limits.first_byte:g} seconds")
 
     def _raise_if_our_key(self, response: httpx.Response) -> None:
         if response.status_code in (401, 403) and self._upstream.settings.key is not None:
@@ -432,21 +449,3 @@ class _Forwarding:
     @property
     def _where(self) -> str:
         return f"the upstream at {self._request.url.netloc.decode('ascii', 'replace')}{self._upstream.proxy_note}"
-
-    async def _watch_time(self) -> None:
-        """Return once the response has been passed on, or the upstream has been silent for too long."""
-        # Polls flags that `_pass` sets for each piece at almost no cost; an exceeded limit is noticed up to one tick
-        # late.
-        timeout = self._upstream.settings.timeout
-        silent = tick = 0.0
-        while silent < (timeout.idle if self._begun else timeout.first_byte) - tick / 2:  # rounding error of the sum
-            tick = (timeout.idle if self._begun else min(timeout.first_byte, timeout.idle)) / _TICKS
-            self._heard = False
-            with anyio.move_on_after(tick):
-                await self._passed.wait()
-                return
-            silent = silent + tick if self._waiting and not self._heard else 0.0
-        if self._begun:
-            self._late = UpstreamTimeout(f"the upstream sent nothing for {timeout.idle:g} seconds")
-        else:
-            self._late = UpstreamTimeout(f"the upstream did not begin its reply within {timeout.first_byte:g} seconds")

@@ -1,9 +1,9 @@
 """HTTP/1.1 client connections on asyncio, as an httpx transport: `AsyncioNetwork`.
 
 A model emits about fifty events a second, and each arrives in a separate read. For each read, httpcore wakes a task,
-starts a timer and detects the running async library. This transport instead takes the output of the C parser
-(`httptools`) and sets it directly as the result of the future that the reader awaits. It implements only the features
-that upstreams require: no redirects, no HTTP/2, no proxies, no read timeouts.
+starts a timer and detects the running async library. This transport instead gives the output of the C parser
+(`httptools`) to the reader's callback, within the call that reads from the socket (`ResponseBody.pass_to`). It
+implements only the features that upstreams require: no redirects, no HTTP/2, no proxies, no read timeouts.
 
 Idle connections are reused. If a reused connection breaks before any byte of the response has arrived, the server had
 already closed it, and the request is sent again on a new connection (RFC 9112, section 9.3.1).
@@ -13,12 +13,15 @@ import asyncio
 import re
 import socket
 import ssl
+from collections.abc import Coroutine
 from time import monotonic
 from typing import Any, Final, Self
 
 import httptools
 import httpx
 from aiohappyeyeballs import start_connection
+
+from streamtool.asgi.pieces import TakePiece
 
 _MAX_IDLE: Final = 100
 """Maximum number of idle connections per origin."""
@@ -30,6 +33,10 @@ _MAX_HEADER: Final = 100 * 1024
 """Maximum size of a response header, in bytes."""
 _MAX_UNREAD: Final = 256 * 1024
 """Number of unread body bytes above which reading from the socket is paused."""
+_TICKS: Final = 8
+"""Number of checks for silence within a time limit (before the first piece, within the shorter of the two limits)."""
+_LONGEST_TICK: Final = 3600.0
+"""Maximum number of seconds between two checks for silence."""
 _PORTS: Final = {"http": 80, "https": 443}
 # RFC 9110, sections 5.1 and 5.6.2:
 #
@@ -153,8 +160,8 @@ class _Connection(asyncio.Protocol):
 
     __slots__ = (
         "_bodiless",
+        "_changed",
         "_ends_at_close",
-        "_head",
         "_header_complete",
         "_headers",
         "_network",
@@ -164,15 +171,17 @@ class _Connection(asyncio.Protocol):
         "_size",
         "_status",
         "_transport",
+        "blocked",
         "complete",
         "error",
+        "heard",
         "idle_since",
         "loop",
         "on_body",
         "origin",
         "pieces",
-        "reader",
         "received",
+        "take",
     )
 
     def __init__(self, network: AsyncioNetwork, origin: _Origin, loop: asyncio.AbstractEventLoop) -> None:
@@ -230,10 +239,14 @@ class _Connection(asyncio.Protocol):
         """Whether the body ends when the connection closes."""
         self._reusable = False
         """Whether the connection can handle another request."""
-        self._head: asyncio.Future[None] | None = None
-        """Resolved when the header is complete."""
-        self.reader: asyncio.Future[bytes] | None = None
-        """The pending read of the next body piece."""
+        self._changed: asyncio.Future[None] | None = None
+        """Resolved when there is something to do for the task that waits for the response."""
+        self.take: TakePiece | None = None
+        """The function that takes the pieces as they arrive, while the task waits for the body."""
+        self.heard = False
+        """Whether a piece has arrived since the last check of the time limit."""
+        self.blocked: Coroutine[Any, Any, None] | None = None
+        """A coroutine that `take` has returned, which the task has to await before the next piece is taken."""
         self._headers: list[tuple[bytes, bytes]] = []
         self.pieces.clear()
         self._size = 0
@@ -245,21 +258,34 @@ class _Connection(asyncio.Protocol):
         if self.error is not None:
             raise self.error
         self._begin(bodiless=request.method == "HEAD")
-        self._head = self.loop.create_future()
         self._transport.write(written)
         del written  # a stream may stay open for long, and the body is not needed any more
         try:
-            await self._head
+            await self._receive_header()
         # Even on cancellation: the response may still arrive, and would be taken for the next request's response.
         except BaseException:
             self.close()
             raise
-        return httpx.Response(self._status, headers=self._headers, stream=_ResponseBody(self))
+        return httpx.Response(self._status, headers=self._headers, stream=ResponseBody(self))
+
+    async def _receive_header(self) -> None:
+        while not self._header_complete:
+            if self.error is not None:
+                raise self.error
+            await self.change()
+
+    def change(self) -> asyncio.Future[None]:
+        """Return a future for the next change: a complete header, or an arrival that `take` has not taken."""
+        changed = self._changed = self.loop.create_future()
+        return changed
 
     def release(self) -> None:
         """Return the connection to the pool, or close it if it cannot be reused. Its response will not be read any
         further.
         """
+        if self.blocked is not None:
+            self.blocked.close()
+            self.blocked = None
         if self._reusable and self.error is None:
             self.pieces.clear()
             self._network.release(self)
@@ -279,36 +305,22 @@ class _Connection(asyncio.Protocol):
         else:
             self.loop.call_soon_threadsafe(self._transport.abort)
 
-    def deliver(self) -> None:
-        """Give the pending reader the pieces that have arrived or, if none have, the end of the body or the error."""
-        head, reader = self._head, self.reader
-        if head is not None and not head.done():
-            if self._header_complete:
-                head.set_result(None)
-            elif self.error is not None:
-                head.set_exception(self.error)
-        if reader is None or reader.done():
-            return
-        # Body pieces first, then the end, then the error: a connection that breaks after a complete body has not
-        # failed, and if it breaks within the body, the pieces before that are still delivered.
-        if self.pieces:
-            reader.set_result(self._take_pieces())
-            if self._paused:
-                self._paused = False
-                if self._transport is not None:  # the connection may have been lost meanwhile
-                    self._transport.resume_reading()
-        elif self.complete:
-            reader.set_exception(StopAsyncIteration())
-        elif self.error is not None:
-            reader.set_exception(self.error)
-
-    def _take_pieces(self) -> bytes:
-        """Remove and return the unread part of the body."""
+    def take_pieces(self) -> bytes:
+        """Remove and return the unread part of the body, which must not be empty."""
         pieces = self.pieces
         taken = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._size = 0
+        if self._paused:
+            self._paused = False
+            if self._transport is not None:  # the connection may have been lost meanwhile
+                self._transport.resume_reading()
         return taken
+
+    def _wake(self) -> None:
+        """Wake the task that waits for a change."""
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
     def _fail(self, error: Exception) -> None:
         """Handle input that is not valid HTTP, or that follows the response."""
@@ -318,7 +330,7 @@ class _Connection(asyncio.Protocol):
         # Bytes after a complete response do not invalidate it (`on_message_begin` raises for them), but where the next
         # response would begin is unknown, so the connection is not reused.
         if self.complete:
-            self.deliver()
+            self._wake()
         else:
             where = "body" if self._header_complete else "header" if self._headers else "status line"
             self.close(httpx.RemoteProtocolError(f"illegal {where}: {error}"))
@@ -338,15 +350,21 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(error)
             return
-        reader = self.reader
-        # This fast path may skip `deliver` and the accounting below: the reader takes all available data, so no data is
-        # left unread. The next call to `__anext__` detects the state after the last piece.
-        if reader is not None and len(self.pieces) == 1 and not reader.done():  # the usual case in a stream
-            reader.set_result(self.pieces.pop())
+        take, pieces = self.take, self.pieces
+        if take is not None:  # the usual case in a stream; `take` leaves no data unread that would have to be counted
+            if pieces:
+                self.heard = True
+                try:
+                    self.blocked = take(pieces.pop() if len(pieces) == 1 else self.take_pieces())
+                except Exception as error:  # noqa: BLE001  the task raises it
+                    self.blocked = _raise(error)
+            if self.blocked is not None or self.complete:
+                self.take = None
+                self._wake()
             return
         self._size += len(data)
         if self._header_complete:
-            self.deliver()
+            self._wake()
             if self._size > _MAX_UNREAD and not self._paused and not self.complete:
                 self._paused = True
                 self._transport.pause_reading()
@@ -365,7 +383,7 @@ class _Connection(asyncio.Protocol):
         if self.error is None:
             self.error = _loss_error(exc, begun=self._header_complete)
         self._network.drop(self, closed=True)
-        self.deliver()
+        self._wake()
 
     # Called by the parser.
 
@@ -406,31 +424,86 @@ class _Connection(asyncio.Protocol):
             self._reusable = self._parser.should_keep_alive()
 
 
-class _ResponseBody(httpx.AsyncByteStream):
+class ResponseBody(httpx.AsyncByteStream):
     """The body of a response."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection: _Connection | None = connection
+        self.begun = False
+        """Whether a piece had arrived when the time limit was last checked."""
+
+    async def pass_to(self, take: TakePiece, *, first: float, idle: float) -> None:
+        """Pass each piece to `take` as it arrives, until the end of the body. Pieces are never empty.
+
+        `take` is usually called outside this task, directly from the event loop. If it returns a coroutine, the task
+        awaits it before the next piece. The first piece has to arrive within `first` seconds, and each of the others
+        within `idle` seconds. Raises httpx.ReadTimeout, another httpx.TransportError, or an error that `take` raises.
+        """
+        connection = self._connection
+        if connection is None:
+            return
+        self._watch(connection, first, idle)
+        try:
+            # Pieces first, then the end, then the error: a connection that breaks after a complete body has not failed,
+            # and if it breaks within the body, the pieces before that are still passed on.
+            while True:
+                if connection.blocked is not None:
+                    blocked, connection.blocked = connection.blocked, None
+                    await blocked
+                elif connection.pieces:
+                    connection.heard = True
+                    connection.blocked = take(connection.take_pieces())
+                elif connection.complete:
+                    break
+                elif connection.error is not None:
+                    raise connection.error
+                else:
+                    connection.take = take
+                    await connection.change()
+        finally:
+            connection.take = None
+            self._timer.cancel()
+
+    def _watch(self, connection: _Connection, first: float, idle: float, silent: float = 0.0) -> None:
+        """Close the connection if it is silent for too long."""
+        # The limit is divided into ticks, in which each piece sets a flag, because a timer for each piece would cost
+        # more than passing it on. An exceeded limit is noticed up to one tick late.
+        self.begun = self.begun or connection.heard
+        limit = idle if self.begun else first
+        # While the task waits for something else, such as a slow client, the upstream is not silent.
+        if connection.heard or connection.take is None:
+            silent = 0.0
+        connection.heard = False
+        tick = min(limit / _TICKS, idle / _TICKS, _LONGEST_TICK)
+        if silent >= limit - tick / 2:  # the sum has a rounding error
+            connection.close(httpx.ReadTimeout(f"nothing arrived for {limit:g} seconds"))
+            return
+        self._timer = connection.loop.call_later(tick, self._watch, connection, first, idle, silent + tick)
 
     def __aiter__(self) -> Self:
         return self
 
-    def __anext__(self) -> asyncio.Future[bytes]:
-        """Return a future for the next body piece, which is never empty. At the end, it raises StopAsyncIteration."""
+    async def __anext__(self) -> bytes:
+        """Return the next piece of the body, which is never empty."""
         connection = self._connection
         if connection is None:
             raise StopAsyncIteration
-        # A plain future instead of a coroutine: `async for` can await either, and this runs once for each piece. A
-        # future accepts StopAsyncIteration as its exception (only StopIteration is forbidden).
-        reader = connection.reader = connection.loop.create_future()
-        if connection.pieces or connection.complete or connection.error is not None:
-            connection.deliver()
-        return reader
+        while not connection.pieces:
+            if connection.complete:
+                raise StopAsyncIteration
+            if connection.error is not None:
+                raise connection.error
+            await connection.change()
+        return connection.take_pieces()
 
     async def aclose(self) -> None:
         if self._connection is not None:
             self._connection.release()
             self._connection = None
+
+
+async def _raise(error: Exception) -> None:
+    raise error
 
 
 def _loss_error(cause: Exception | None, *, begun: bool) -> httpx.TransportError:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvicorn
 
+from streamtool.asgi.pieces import WriteNow, writer_of
 from streamtool.cli.servers.uvicorn import _State, _UvicornConnection
 from streamtool.settings import LimitSettings
 
@@ -121,3 +122,50 @@ def test_nothing_is_written_to_a_connection_that_has_been_closed():
         await asyncio.sleep(0)
 
     assert written(closed) == []
+
+
+def test_a_piece_is_written_at_once_if_the_connection_has_room():
+    async def pieces(send: Send, _: Transport) -> None:
+        write_now, response = cast(WriteNow, writer_of(send)), cast(Any, send).__self__
+        assert not write_now(b"too early")
+        await send(START)
+        assert write_now(b"a")
+        assert not write_now(b"")  # would end the body
+        response.flow.pause_writing()
+        assert not write_now(b"too much")
+        response.flow.resume_writing()
+        assert write_now(b"b")
+        await send({"type": "http.response.body"})
+        assert not write_now(b"too late")
+
+    assert written(pieces) == [HEADER + b"1\r\na\r\n", b"1\r\nb\r\n", b"0\r\n\r\n"]
+
+
+def test_a_piece_is_not_written_to_a_lost_connection():
+    async def pieces(send: Send, _: Transport) -> None:
+        await send(START)
+        await asyncio.sleep(0)
+        cast(Any, send).__self__.disconnected = True
+        assert not cast(WriteNow, writer_of(send))(b"a")
+
+    assert written(pieces) == [HEADER]
+
+
+def test_a_piece_of_a_known_length_is_not_written_as_a_chunk():
+    async def pieces(send: Send, _: Transport) -> None:
+        await send({**START, "headers": [(b"content-length", b"1")]})
+        assert not cast(WriteNow, writer_of(send))(b"a")
+        await send({"type": "http.response.body", "body": b"a"})
+
+    assert written(pieces)[-1].endswith(b"\r\n\r\na")
+
+
+def test_a_wrapper_around_send_is_not_bypassed():
+    async def pieces(send: Send, _: Transport) -> None:
+        async def wrapper(message: dict[str, Any]) -> None:
+            await send(message)
+
+        assert writer_of(wrapper) is None
+        await whole(wrapper, _)
+
+    assert written(pieces) == written(whole)

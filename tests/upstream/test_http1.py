@@ -3,17 +3,17 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import pytest
 import uvloop
 
 from streamtool.upstream import http1 as asyncio_network
-from streamtool.upstream.http1 import AsyncioNetwork
+from streamtool.upstream.http1 import AsyncioNetwork, ResponseBody
 
 PEM = Path(__file__).parent.parent / "support" / "localhost.pem"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"
@@ -128,6 +128,28 @@ async def fetch(network: httpx.AsyncBaseTransport, url: str, method: str = "GET"
     return response
 
 
+async def fetch_passed(network: AsyncioNetwork, url: str) -> httpx.Response:
+    """Return the complete response, whose body has been passed on piece by piece."""
+    response = await network.handle_async_request(httpx.Request("GET", url))
+    body = b""
+
+    def take(piece: bytes) -> None:
+        nonlocal body
+        assert piece
+        body += piece
+
+    try:
+        await body_of(response).pass_to(take, first=60, idle=60)
+    finally:
+        await response.aclose()
+    return httpx.Response(response.status_code, headers=response.headers.raw, stream=httpx.ByteStream(body))
+
+
+def body_of(response: httpx.Response) -> ResponseBody:
+    assert isinstance(response.stream, ResponseBody)
+    return response.stream
+
+
 def parts(response: httpx.Response) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
     return response.status_code, [(name.lower(), value) for name, value in response.headers.raw], response.content
 
@@ -140,6 +162,9 @@ def test_a_response_is_read_as_httpcore_reads_it_wherever_it_is_split(run: Calla
         for cut in range(1, len(answer) + 1):
             async with Server(saying(answer, cut, ends=True)) as server, networked() as network:
                 assert parts(await fetch(network, server.url)) == wanted, cut
+                passed = await fetch_passed(network, server.url)
+                await passed.aread()
+                assert parts(passed) == wanted, cut
 
     run(main())
 
@@ -149,9 +174,10 @@ def test_a_broken_response_raises_the_error_that_httpcore_raises(run: Callable[.
     async def main() -> None:
         for cut in {None, *range(1, len(answer))}:
             async with Server(saying(answer, cut, ends=True)) as server, networked() as network:
-                with pytest.raises(httpx.RemoteProtocolError):
-                    await fetch(network, server.url)
-                assert server.connections == 1
+                for connections, fetched in enumerate((fetch, fetch_passed), 1):
+                    with pytest.raises(httpx.RemoteProtocolError):
+                        await fetched(network, server.url)
+                    assert server.connections == connections
 
     run(main())
 
@@ -177,6 +203,177 @@ def test_each_piece_is_delivered_before_the_next_arrives(run: Callable[..., None
             with pytest.raises(StopAsyncIteration):
                 await anext(pieces)
             await response.aclose()
+
+    run(main())
+
+
+@contextlib.asynccontextmanager
+async def answering(*written: bytes) -> AsyncIterator[tuple[httpx.Response, Callable[[], None], list[bytes]]]:
+    """Yield a response whose body has begun, a function that lets the server write the next of these bytes, and those
+    that are left.
+    """
+    more, left = asyncio.Event(), list(written)
+
+    async def handler(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + b"\r\n")
+        while left:
+            await more.wait()
+            more.clear()
+            writer.write(left.pop(0))
+        await asyncio.sleep(60)
+
+    async with Server(handler) as server, networked() as network:
+        response = await network.handle_async_request(httpx.Request("GET", server.url))
+        try:
+            yield response, more.set, left
+        finally:
+            await response.aclose()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until the condition is true."""
+    while not true():  # noqa: ASYNC110  the tests have a time limit
+        await asyncio.sleep(0.001)
+
+
+ONE, TWO, END = b"3\r\none\r\n", b"3\r\ntwo\r\n", b"0\r\n\r\n"
+
+
+def test_a_piece_is_passed_on_without_waking_the_task(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        taken: list[tuple[bytes, object]] = []
+
+        def take(piece: bytes) -> None:
+            taken.append((piece, asyncio.current_task()))
+            write()
+
+        async with answering(ONE + TWO, ONE, TWO + END) as (response, write, _):
+            write()
+            await body_of(response).pass_to(take, first=60, idle=60)
+        assert taken == [(b"onetwo", None), (b"one", None), (b"two", None)]
+
+    run(main())
+
+
+def test_pieces_wait_for_the_coroutine_of_the_piece_before(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        taken: list[bytes] = []
+        go_on = asyncio.Event()
+
+        def take(piece: bytes) -> Coroutine[Any, Any, None]:
+            taken.append(piece)
+            return finish(piece)
+
+        async def finish(piece: bytes) -> None:
+            assert asyncio.current_task() is task
+            await go_on.wait()
+            taken.append(piece.upper())
+
+        async with answering(ONE, TWO, ONE, END) as (response, write, left):
+            task = asyncio.create_task(body_of(response).pass_to(take, first=60, idle=60))
+            for count in (3, 2, 1, 0):
+                write()
+                await until(lambda count=count: len(left) == count)  # type: ignore[misc]
+            assert taken == [b"one"]
+            go_on.set()
+            await task
+        assert taken == [b"one", b"ONE", b"twoone", b"TWOONE"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "in the coroutine"])
+def test_an_error_of_the_receiver_is_raised(run: Callable[..., None], later: bool) -> None:
+    async def main() -> None:
+        async def fail() -> None:
+            raise LookupError("late")
+
+        def take(_: bytes) -> Coroutine[Any, Any, None]:
+            if later:
+                return fail()
+            raise LookupError("early")
+
+        async with answering(ONE) as (response, write, _):
+            write()
+            with pytest.raises(LookupError, match="late" if later else "early"):
+                await body_of(response).pass_to(take, first=60, idle=60)
+
+    run(main())
+
+
+def test_a_coroutine_that_a_cancelled_task_has_not_begun_is_closed(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        begun = False
+
+        async def finish() -> None:
+            nonlocal begun
+            begun = True
+
+        def take(_: bytes) -> Coroutine[Any, Any, None]:
+            task.cancel()
+            return finish()
+
+        async with answering(ONE) as (response, write, _):
+            task = asyncio.create_task(body_of(response).pass_to(take, first=60, idle=60))
+            write()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert not begun  # and no warning of a coroutine that was never awaited
+
+    run(main())
+
+
+def test_a_silent_upstream_is_an_error_once_the_time_limit_is_exceeded(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        async with answering(ONE) as (response, write, _):
+            start = asyncio.get_running_loop().time()
+            with pytest.raises(httpx.ReadTimeout):
+                await body_of(response).pass_to(lambda _: None, first=0.4, idle=60)
+            assert asyncio.get_running_loop().time() - start >= 0.39
+            assert not body_of(response).begun
+        async with answering(ONE) as (response, write, _):
+            write()
+            with pytest.raises(httpx.ReadTimeout):
+                await body_of(response).pass_to(lambda _: None, first=60, idle=0.4)
+            assert body_of(response).begun
+
+    run(main())
+
+
+def test_data_between_the_pieces_does_not_count_as_unread(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        extension = b"1;" + b"x" * 90_000
+        taken: list[bytes] = []
+
+        def take(piece: bytes) -> None:
+            taken.append(piece)
+            write()
+
+        pieces = [part for _ in range(6) for part in (extension, b"\r\na\r\n")]
+        async with answering(*pieces, END) as (response, write, left):
+            task = asyncio.create_task(body_of(response).pass_to(take, first=60, idle=60))
+            while left:
+                write()
+                await asyncio.sleep(0.01)
+            await asyncio.wait_for(task, 10)
+        assert taken == [b"a"] * 6
+
+    run(main())
+
+
+def test_a_slow_receiver_is_not_a_silent_upstream(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        taken: list[bytes] = []
+
+        def take(piece: bytes) -> Coroutine[Any, Any, None]:
+            taken.append(piece)
+            write()
+            return asyncio.sleep(0.5)
+
+        async with answering(ONE, END) as (response, write, _):
+            write()
+            await body_of(response).pass_to(take, first=0.2, idle=0.2)
+        assert taken == [b"one"]
 
     run(main())
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sniffio
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
@@ -187,6 +187,7 @@ class _UvicornConnection(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:  # otherwise, the connection becomes a websocket
+            self.cycle.__class__ = _Response  # uvicorn has no hook for this class
             self.cycle.transport = _Head(self.cycle, self.loop)  # type: ignore[assignment]  # all that a cycle uses
         if not self.pipeline:
             self._running = self.cycle
@@ -272,6 +273,22 @@ class _UvicornConnection(HttpToolsProtocol):
             self.transport.write(error_response(error))
             if not self.transport.is_closing():  # the client may have disconnected
                 self.transport.write_eof()
+
+
+class _Response(RequestResponseCycle):
+    """A response whose pieces can also be written without a coroutine (see `asgi.pieces`)."""
+
+    def write_now(self, piece: bytes) -> bool:
+        """Write a piece of the body, or return False if `send` has to wait, or does more than writing it."""
+        if (
+            not (piece and self.chunked_encoding)
+            or self.flow.write_paused
+            or self.disconnected
+            or self.response_complete
+        ):
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return True
 
 
 class _Head:

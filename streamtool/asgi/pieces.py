@@ -1,0 +1,40 @@
+"""Pieces of a response body that pass between our own parts without coroutines.
+
+ASGI's `send` is a coroutine function. For each piece of a stream, it costs a coroutine in every layer and, between the
+upstream's connection and the task that reads from it, a future and another iteration of the event loop. Most pieces
+never have to wait, so a plain call can do the same work: if `send` is a method of one of our objects, that object may
+offer one of the methods below. A wrapper around `send` hides them, so nothing that changes messages is bypassed.
+
+- `take_piece` (an exchange, offered to the upstream): processes a piece. If something is left to be done, it returns a
+  coroutine that has to be awaited before the next message.
+- `write_now` (a server's response, offered to the exchange): writes a piece, or returns False if `send` has to wait.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from streamtool.asgi.types import Send
+
+TakePiece = Callable[[bytes], Coroutine[Any, Any, None] | None]
+WriteNow = Callable[[bytes], bool]
+
+
+def taker_of(send: Send) -> TakePiece:
+    """Return the receiver's `take_piece`. If it does not offer one, return a function that uses its `write_now` if
+    possible, and `send` otherwise. The response must have begun.
+    """
+    offered: TakePiece | None = getattr(getattr(send, "__self__", None), "take_piece", None)
+    write_now = writer_of(send)
+
+    def take(piece: bytes) -> Coroutine[Any, Any, None] | None:
+        if write_now is not None and write_now(piece):
+            return None
+        return send({"type": "http.response.body", "body": piece, "more_body": True})  # type: ignore[return-value]
+
+    return offered or take
+
+
+def writer_of(send: Send) -> WriteNow | None:
+    """Return the receiver's `write_now`, if it offers one."""
+    offered: WriteNow | None = getattr(getattr(send, "__self__", None), "write_now", None)
+    return offered

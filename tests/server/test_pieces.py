@@ -1,0 +1,134 @@
+"""Pieces of a reply pass from the upstream's connection to the client's without coroutines."""
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from streamtool.core.errors import UnavailableError
+from streamtool.middleware import ToolMiddleware
+from streamtool.settings import UpstreamSettings
+from streamtool.testing import DONE, chunk
+from streamtool.upstream.app import HttpUpstream
+
+PATH = "/v1/chat/completions"
+WORDS = [f"word {n}, " for n in range(20)]
+PING = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}
+MESSAGES = [{"role": "user", "content": "Hi"}]
+PLAIN = {"model": "m", "stream": True, "messages": MESSAGES}
+
+
+class Client:
+    """A client, and the server's side of its response. Each piece lets the upstream write the next."""
+
+    def __init__(self, **asked: Any) -> None:
+        self.sent = Counter[str]()
+        """Number of pieces that have arrived, by the way they were sent."""
+        self.body = b""
+        self.arrived = asyncio.Event()
+        self._request = [{"type": "http.request", "body": json.dumps(PLAIN | asked).encode()}]
+
+    async def receive(self) -> Any:
+        if self._request:
+            return self._request.pop()
+        return await asyncio.sleep(60)
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.body":
+            self._add("coroutine", message["body"])
+
+    def write_now(self, piece: bytes) -> bool:
+        self._add("call", piece)
+        return True
+
+    def _add(self, way: str, piece: bytes) -> None:
+        self.sent[way] += 1
+        self.body += piece
+        self.arrived.set()
+
+
+async def reply(client: Client, app: Any = None) -> None:
+    """Let the client receive a reply of an upstream that writes a word once the one before has arrived."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        await asyncio.sleep(0.02)  # so that the first piece arrives alone, as from a model
+        for word in WORDS:
+            client.arrived.clear()
+            writer.write(chunk({"content": word}))
+            await client.arrived.wait()
+        writer.write(chunk(finish="stop") + DONE)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with HttpUpstream(UpstreamSettings(name="u", url=url)) as upstream:
+            served = ToolMiddleware(upstream if app is None else app(upstream), app_protocol="chat")
+            scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b"", "headers": []}
+            await asyncio.wait_for(served(scope, client.receive, client.send), 30)
+
+
+def text_of(body: bytes) -> str:
+    events = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: {")]
+    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
+
+
+@pytest.mark.parametrize("asked", [{"tools": [PING]}, {}], ids=["tools", "no tools"])
+def test_only_the_first_and_the_last_piece_are_sent_by_a_coroutine(asked: dict[str, Any]):
+    async def main() -> None:
+        client = Client(**asked)
+        await reply(client)
+        assert text_of(client.body) == "".join(WORDS)
+        assert client.sent["call"] >= len(WORDS) - 1
+        assert client.sent["coroutine"] <= 3
+
+    asyncio.run(main())
+
+
+def test_a_piece_that_the_server_cannot_write_at_once_is_sent():
+    class Slow(Client):
+        def write_now(self, piece: bytes) -> bool:
+            return bool(len(self.body) % 2) and super().write_now(piece)
+
+    async def main() -> None:
+        client = Slow(tools=[PING])
+        await reply(client)
+        assert text_of(client.body) == "".join(WORDS)
+        assert min(client.sent.values()) > 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_the_last_piece_is_sent_though_the_request_has_to_end_at_the_same_time(early: bool):
+    def app(upstream: HttpUpstream) -> Any:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            exchange = send.__self__
+
+            class Receiver:
+                """The exchange. The request has to end when the last piece arrives."""
+
+                async def send(self, message: Any) -> None:
+                    await send(message)
+
+                def take_piece(self, piece: bytes) -> Any:
+                    left = exchange.take_piece(piece)
+                    if b"stop" in piece and early:
+                        exchange.end(UnavailableError("the server stops"))
+                    return left
+
+            await upstream(scope, receive, Receiver().send)
+
+        return app
+
+    async def main() -> None:
+        client = Client(tools=[PING])
+        await reply(client, app)
+        assert text_of(client.body) == "".join(WORDS)
+        assert client.body.endswith(DONE)
+        assert b"error" not in client.body
+
+    asyncio.run(main())
