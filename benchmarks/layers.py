@@ -10,9 +10,9 @@ CPU time of the same proxies, with the kernel's. With `--requests`, whole reques
 
 - *pump*: copies bytes between two uvloop protocols.
 - *parsing*: parses HTTP on both sides, and writes chunks.
-- *client*: a task reads the reply through streamtool's upstream connection.
-- *server*: the task is an ASGI app under uvicorn.
-- *upstream*: the app is streamtool's upstream, with its time limits and its own task.
+- *client*: the reply comes from streamtool's upstream connection.
+- *server*: the reply is that of an ASGI app under uvicorn.
+- *upstream*: the app is streamtool's upstream, with its time limits.
 - *exchange*: the bytes pass through an exchange; `instructions.py` counts its rooms.
 - *streamtool*: the whole `serve` process, with the middleware.
 """

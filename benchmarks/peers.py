@@ -133,6 +133,10 @@ def _streamed(url: str) -> Any:
     return stream
 
 
+_PATIENT: Final = {"first": 600.0, "idle": 600.0}
+"""Time limits in seconds."""
+
+
 def with_client(url: str) -> Any:
     """Return an event loop protocol in which a task reads the reply through streamtool's connections."""
     stream = _streamed(url)
@@ -142,10 +146,9 @@ def with_client(url: str) -> Any:
             self.task = asyncio.get_running_loop().create_task(self.passed())
 
         async def passed(self) -> None:
-            pieces = await stream(self.path, self.body)
+            body = await stream(self.path, self.body)
             self.transport.write(_HEAD)
-            async for piece in pieces:
-                self.transport.write(_chunk(piece))
+            await body.pass_to(lambda piece: self.transport.write(_chunk(piece)), **_PATIENT)
             self.transport.write(_END)
 
     return Asking
@@ -235,18 +238,35 @@ def with_pyreqwest(url: str) -> Any:
     return copying(stream)
 
 
+class Pieces:
+    """A client's response, as a receiver of pieces (see `streamtool.asgi.pieces`)."""
+
+    def __init__(self, send: Any) -> None:
+        from streamtool.asgi.pieces import writer_of
+
+        self._send = send
+        self._write_now: Any = writer_of(send)
+
+    async def send(self, message: Any) -> None:
+        await self._send(message)
+
+    def take_piece(self, piece: bytes) -> Any:
+        if self._write_now(piece):
+            return None
+        return self.send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
 def with_server(url: str) -> Any:
     """Return an app that reads the reply through streamtool's connections."""
-    pieces_of = _streamed(url)
+    stream = _streamed(url)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        pieces = await pieces_of(scope["path"], await body_of(receive))
+        body = await stream(scope["path"], await body_of(receive))
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async for piece in pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await body.pass_to(Pieces(send).take_piece, **_PATIENT)
         await send({"type": "http.response.body", "body": b""})
 
     return app
@@ -261,7 +281,7 @@ def with_upstream(url: str) -> Any:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            await upstream(scope, receive, send)
+            await upstream(scope, receive, Pieces(send).send)
 
     return app
 
@@ -278,8 +298,8 @@ def with_necessary(url: str) -> Any:
 
     For a request: decode it, describe its tools in the prompt (the same tools only once), rewrite the calls and results
     of the history as text, and encode it. For a delta: find its text, search for an opener, and forward the event, or
-    turn its text into arguments. It ignores limits, errors, retries, records, other formats and protocols, and the end
-    of a call.
+    turn its text into arguments. It writes to the socket itself, and ignores limits, errors, retries, records, other
+    formats and protocols, and the end of a call.
     """
     import msgspec
 
@@ -312,11 +332,14 @@ def with_necessary(url: str) -> Any:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        pieces = await stream(scope["path"], asked(await body_of(receive)))
+        body = await stream(scope["path"], asked(await body_of(receive)))
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         held, in_call = "", False
-        async for piece in pieces:
+        transport = send.__self__.transport
+
+        def take(piece: bytes) -> None:
+            nonlocal held, in_call
             at, out = 0, b""
             while found := _EVENT(piece, at):
                 at = found.end()
@@ -331,10 +354,44 @@ def with_necessary(url: str) -> Any:
                         out, held = out + _WHOLE % encode_basestring(held).encode(), ""
                 else:
                     out += found[0]
-            await send({"type": "http.response.body", "body": out + piece[at:], "more_body": True})
+            out += piece[at:]
+            if out:
+                transport.write(_chunk(out))
+
+        await body.pass_to(take, **_PATIENT)
         await send({"type": "http.response.body", "body": b""})
 
     return app
+
+
+class Passing:
+    """A response that passes through an exchange."""
+
+    def __init__(self, exchange: Any, send: Any) -> None:
+        self._exchange = exchange
+        self._client = Pieces(send)
+        self._begun = False
+
+    async def send(self, message: Any) -> None:
+        exchange, client = self._exchange, self._client
+        if message["type"] == "http.response.start":
+            exchange.respond(message["status"], message["headers"])
+            return
+        out = exchange.feed(message["body"])
+        if not message["more_body"]:
+            out += exchange.close()
+        if out and not self._begun:
+            self._begun = True
+            start = {"status": exchange.head.status, "headers": list(exchange.head.headers)}
+            await client.send({"type": "http.response.start", **start})
+        if out or not message["more_body"]:
+            await client.send({"type": "http.response.body", "body": out, "more_body": message["more_body"]})
+
+    def take_piece(self, piece: bytes) -> Any:
+        if not self._begun:
+            return self.send({"type": "http.response.body", "body": piece, "more_body": True})
+        out = self._exchange.feed(piece)
+        return self._client.take_piece(out) if out else None
 
 
 def with_exchange(url: str) -> Any:
@@ -343,10 +400,11 @@ def with_exchange(url: str) -> Any:
     from streamtool.exchange.exchange import Exchange
     from streamtool.protocols.registry import client_protocol
     from streamtool.settings import Settings, UpstreamSettings
+    from streamtool.upstream.app import HttpUpstream
 
     precompile()  # otherwise, a thread does this during the first requests
-    upstream = with_upstream(url)
     settings = Settings(upstreams={"u": UpstreamSettings(name="u", url=url)})
+    upstream = HttpUpstream(settings.upstreams["u"])
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -354,27 +412,12 @@ def with_exchange(url: str) -> Any:
         wire = client_protocol("chat", scope["path"])
         exchange = Exchange(settings, wire, await body_of(receive), (), new_id=lambda prefix: prefix, now=1)
         asked: Any = {"type": "http.request", "body": exchange.request().body, "more_body": False}
-        unread, begun = [asked], False
+        unread = [asked]
 
         async def ask() -> Any:
             return unread.pop() if unread else await receive()
 
-        async def pass_on(message: Any) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                exchange.respond(message["status"], message["headers"])
-                return
-            out = exchange.feed(message["body"])
-            if not message["more_body"]:
-                out += exchange.close()
-            if out and not begun and exchange.head is not None:
-                begun = True
-                start = {"status": exchange.head.status, "headers": list(exchange.head.headers)}
-                await send({"type": "http.response.start", **start})
-            if out or not message["more_body"]:
-                await send({"type": "http.response.body", "body": out, "more_body": message["more_body"]})
-
-        await upstream(scope, ask, pass_on)
+        await upstream(scope, ask, Passing(exchange, send).send)
 
     return app
 
@@ -407,7 +450,14 @@ def main(name: str, descriptor: str, url: str) -> None:
     import uvicorn
 
     config = uvicorn.Config(PEERS[name](url), log_level="error", ws="none", access_log=False)
-    uvicorn.Server(config).run(sockets=[sock])
+    server = uvicorn.Server(config)
+    if name in LAYERS:
+        from streamtool.cli.servers.uvicorn import _State, _UvicornConnection
+        from streamtool.settings import LimitSettings
+
+        config.http = _UvicornConnection
+        server.server_state = _State(LimitSettings(connections=0, connections_per_address=0))
+    server.run(sockets=[sock])
 
 
 if __name__ == "__main__":
