@@ -1,13 +1,15 @@
-"""Pieces of a response body that pass between our own parts without coroutines.
+"""What our own parts offer one another in addition to ASGI, so that a stream needs neither coroutines nor tasks.
 
 ASGI's `send` is a coroutine function. For each piece of a stream, it costs a coroutine in every layer and, between the
 upstream's connection and the task that reads from it, a future and another iteration of the event loop. Most pieces
 never have to wait, so a plain call can do the same work: if `send` is a method of one of our objects, that object may
-offer one of the methods below. A wrapper around `send` hides them, so nothing that changes messages is bypassed.
+offer some of the methods below. A wrapper around `send` hides them, so nothing that changes messages is bypassed.
 
 - `take_piece` (an exchange, offered to the upstream): processes a piece. If something is left to be done, it returns a
   coroutine that has to be awaited before the next message.
 - `write_now` (a server's response, offered to the exchange): writes a piece, or returns False if `send` has to wait.
+- `on_disconnect` (also a server's response): sets the function to call when the client disconnects before the response
+  is complete. Otherwise, a task has to wait for that. Servers on asyncio only.
 """
 
 from collections.abc import Callable, Coroutine
@@ -17,13 +19,14 @@ from streamtool.asgi.types import Send
 
 TakePiece = Callable[[bytes], Coroutine[Any, Any, None] | None]
 WriteNow = Callable[[bytes], bool]
+OnDisconnect = Callable[[Callable[[], object] | None], None]
 
 
 def taker_of(send: Send) -> TakePiece:
     """Return the receiver's `take_piece`. If it does not offer one, return a function that uses its `write_now` if
     possible, and `send` otherwise. The response must have begun.
     """
-    offered: TakePiece | None = getattr(getattr(send, "__self__", None), "take_piece", None)
+    offered: TakePiece | None = _offered(send, "take_piece")
     write_now = writer_of(send)
 
     def take(piece: bytes) -> Coroutine[Any, Any, None] | None:
@@ -36,5 +39,15 @@ def taker_of(send: Send) -> TakePiece:
 
 def writer_of(send: Send) -> WriteNow | None:
     """Return the receiver's `write_now`, if it offers one."""
-    offered: WriteNow | None = getattr(getattr(send, "__self__", None), "write_now", None)
+    offered: WriteNow | None = _offered(send, "write_now")
     return offered
+
+
+def disconnects_of(send: Send) -> OnDisconnect | None:
+    """Return the receiver's `on_disconnect`, if it offers one."""
+    offered: OnDisconnect | None = _offered(send, "on_disconnect")
+    return offered
+
+
+def _offered(send: Send, name: str) -> Any:
+    return getattr(getattr(send, "__self__", None), name, None)

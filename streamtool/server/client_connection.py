@@ -1,18 +1,21 @@
 """The client's side of an exchange: writing the reply, detecting a disconnect, and keep-alive comments.
 
-One small task attends to the client while the app runs: it waits for the client to disconnect and then cancels the app
-immediately, and it has long silences broken with a comment. While a comment is being written, the reply waits.
+While the app runs, the client is attended to: when it disconnects, the app is cancelled immediately, and long silences
+are broken with a comment. While a comment is being written, the reply waits. If the server reports disconnects by a
+call (`asgi.pieces`), a timer is enough; otherwise, a small task waits for them.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
-from streamtool.asgi.off_loop import off_loop, sized
-from streamtool.asgi.pieces import WriteNow, writer_of
+from streamtool.asgi.off_loop import clock, off_loop, sized
+from streamtool.asgi.pieces import OnDisconnect, WriteNow, writer_of
 from streamtool.asgi.types import Receive, Send
 from streamtool.exchange.exchange import Exchange
 
@@ -28,12 +31,15 @@ class ClientConnection:
     """The client of one exchange."""
 
     __slots__ = (
+        "_commenting",
         "_exchange",
         "_left_event",
         "_receive",
+        "_scope",
         "_send",
+        "_silent",
         "_started",
-        "_tasks",
+        "_timer",
         "_watching",
         "_writing",
         "comment",
@@ -61,16 +67,20 @@ class ClientConnection:
         self._writing = False
         self.comment: anyio.Event | None = None
         """Event that is set once the comment being written has been sent; None if no comment is being written."""
-        self._tasks: TaskGroup | None = None
-        """The tasks to cancel when the client disconnects."""
+        self._scope: anyio.CancelScope | None = None
+        """The scope to cancel when the client disconnects."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._commenting: asyncio.Task[None] | None = None
         self._watching = False
         """Whether a task is waiting for the client to disconnect."""
+        self._silent = 0
+        """Number of silence checks since anything has been sent."""
 
     def attend(self, tasks: TaskGroup, keepalive: float) -> None:
         """Start the task that attends to the client. When it disconnects, the whole task group is cancelled."""
-        self._tasks = tasks
+        self._scope = tasks.cancel_scope
         self._watching = True
-        tasks.start_soon(self._watch, keepalive / _TICKS if self._exchange.conversation.stream else inf)
+        tasks.start_soon(self._watch, tasks, self._tick(keepalive))
 
     @property
     def is_attended(self) -> bool:
@@ -78,6 +88,25 @@ class ClientConnection:
         # A cancelled task keeps the exchange in memory until the next garbage collection, by a cycle of its error and
         # its frame. Usually, it does not have to be cancelled: after a complete reply, servers send http.disconnect.
         return self._watching
+
+    @contextmanager
+    def attended(self, on_disconnect: OnDisconnect, keepalive: float) -> Iterator[None]:
+        """Attend to the client within this block, which is cancelled when it disconnects."""
+        with anyio.CancelScope() as self._scope:
+            on_disconnect(self._left)
+            self._start_timer(self._tick(keepalive))
+            try:
+                yield
+            finally:
+                on_disconnect(None)
+                if self._timer is not None:
+                    self._timer.cancel()
+                if self._commenting is not None:
+                    self._commenting.cancel()
+
+    def _tick(self, keepalive: float) -> float:
+        """Return the number of seconds between two silence checks."""
+        return keepalive / _TICKS if self._exchange.conversation.stream else inf
 
     async def wait_disconnected(self) -> None:
         """Wait until the client has disconnected."""
@@ -130,14 +159,40 @@ class ClientConnection:
         self.disconnected = True
         if self._left_event is not None:
             self._left_event.set()
-        if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
+        if self._scope is not None:
+            self._scope.cancel()
 
-    async def _watch(self, tick: float) -> None:
+    def _left(self) -> None:
+        """Handle the client's disconnect."""
+        if not self.complete:
+            self._disconnected_now()
+        # The app may still have work to do, so it is not cancelled but given a deadline.
+        elif self._scope is not None:  # servers also send http.disconnect after a complete reply
+            self._scope.deadline = clock() + _LAST_WRITE_SECONDS
+
+    def _start_timer(self, tick: float) -> None:
+        if tick < inf:
+            self._timer = asyncio.get_running_loop().call_later(tick, self._end_tick, tick)
+
+    def _end_tick(self, tick: float) -> None:
+        if self._is_silent():
+            self._commenting = asyncio.get_running_loop().create_task(self._break_silence())
+        self._start_timer(tick)
+
+    def _is_silent(self) -> bool:
+        """Return whether a comment is due, at a silence check."""
+        # Checks are counted instead of setting a timer on each write: a write only sets a flag.
+        self._silent = 0 if self.heard else self._silent + 1
+        self.heard = False
+        if self._silent < _TICKS or not self._may_comment:
+            return False
+        self._silent = 0
+        return True
+
+    async def _watch(self, tasks: TaskGroup, tick: float) -> None:
         """Wait for the client to disconnect, and send a comment whenever it has received nothing for the keep-alive
         interval.
         """
-        silent = 0
         while True:
             # Servers expect that `receive` is cancelled and called again: Starlette's `is_disconnected` does the same.
             # A second task would take up a tenth of an open stream's memory.
@@ -145,18 +200,10 @@ class ClientConnection:
                 if (await self._receive())["type"] == "http.disconnect":
                     break
                 continue
-            # Ticks are counted instead of setting a timer on each write: a write only sets a flag.
-            silent = 0 if self.heard else silent + 1
-            self.heard = False
-            if silent >= _TICKS and self._may_comment and self._tasks is not None:
-                silent = 0
-                self._tasks.start_soon(self._break_silence)  # the client may disconnect meanwhile
+            if self._is_silent():
+                tasks.start_soon(self._break_silence)  # the client may disconnect meanwhile
         self._watching = False
-        if not self.complete:
-            self._disconnected_now()
-        # The app may still have work to do, so it is not cancelled but given a deadline.
-        elif self._tasks is not None:  # servers also send http.disconnect after a complete reply
-            self._tasks.cancel_scope.deadline = anyio.current_time() + _LAST_WRITE_SECONDS
+        self._left()
 
     @property
     def _may_comment(self) -> bool:

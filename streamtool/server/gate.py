@@ -16,7 +16,7 @@ from typing import Final, Self
 import anyio
 
 from streamtool.asgi.answers import Answer, send_error
-from streamtool.asgi.pieces import WriteNow, writer_of
+from streamtool.asgi.pieces import OnDisconnect, WriteNow, disconnects_of, writer_of
 from streamtool.asgi.request_body import drop_body
 from streamtool.asgi.types import ASGIApp, ASGIMessage, Receive, Scope, Send
 from streamtool.core.clients import client_of
@@ -98,6 +98,11 @@ class Entry(Answer):
         if offered is not None:
             self._last = {"type": "http.response.body", "body": b"", "more_body": True}  # may be anything but the last
         return offered
+
+    @property
+    def on_disconnect(self) -> OnDisconnect | None:
+        """The server's `on_disconnect`."""
+        return disconnects_of(self._send)
 
     async def report(self, error: StreamtoolError) -> bool:
         """Report an error, like `Answer.report`. The slot is released before the response is complete."""

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import anyio
 
 from streamtool.asgi.off_loop import LARGE, slices
+from streamtool.asgi.pieces import disconnects_of
 from streamtool.asgi.types import ATTENDED, ASGIApp, ASGIMessage, Receive, Scope, Send
 from streamtool.core.errors import CONTEXT_EXCEEDED, StreamtoolError, UpstreamError
 from streamtool.exchange.exchange import Exchange
@@ -61,6 +62,7 @@ class ServedExchange:
         "_large",
         "_lingers",
         "_scope",
+        "_send",
     )
 
     def __init__(
@@ -75,6 +77,7 @@ class ServedExchange:
         self._large = large
         """Whether the upstream request is created in a worker thread."""
         self._client = ClientConnection(exchange, receive, send)
+        self._send = send
         self._bytes_left = driver.settings.limits.reply
         """Number of bytes that the app may still send."""
         self._app: anyio.CancelScope | None = None
@@ -97,13 +100,20 @@ class ServedExchange:
         return self._end_error or self._entry.error
 
     async def run(self) -> None:
+        keepalive = inf if self._exchange.conversation.background else self._driver.settings.keepalive
+        templates, model = self._driver.templates, self._exchange.plan.model
+        client = self._exchange.received.client
+        learns = templates.wants(model, client)
+        if learns:
+            learns = not templates.begin_learning(model, self._scope["headers"], client)
+        on_disconnect = None if learns else disconnects_of(self._send)
         try:
+            if on_disconnect is not None:
+                with self._client.attended(on_disconnect, keepalive):
+                    await self._attempts()
+                return
             async with anyio.create_task_group() as tasks:
-                silent = self._exchange.conversation.background
-                self._client.attend(tasks, inf if silent else self._driver.settings.keepalive)
-                templates, model = self._driver.templates, self._exchange.plan.model
-                client = self._exchange.received.client
-                learns = templates.wants(model, client)
+                self._client.attend(tasks, keepalive)
                 if learns:
                     tasks.start_soon(templates.learn, model, self._scope["headers"], client)
                 await self._attempts()

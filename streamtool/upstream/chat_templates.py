@@ -23,6 +23,7 @@ from typing import Final
 from urllib.parse import quote
 
 import anyio
+from anyio.abc import TaskGroup
 from attrs import frozen
 
 from statemachine.formats import FormatError
@@ -212,6 +213,8 @@ class ChatTemplates:
             if isinstance(own, str) and own not in ("auto", "none"):
                 self._described[own] = read_response_template(own, place)
         self._check_taught(settings)
+        self._tasks: TaskGroup | None = None
+        """The tasks of `learning`, while it runs."""
         self._stale: set[Calibration] = set()
         """Calibrations of another version of a server, or of another model."""
         self._shown_templates: dict[tuple[str, str, str], FoundTemplate | None] = {}
@@ -322,9 +325,21 @@ class ChatTemplates:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.learn_all)
             await self.engines.ask_all(tasks)
-            yield
+            self._tasks = tasks
+            try:
+                yield
+            finally:
+                self._tasks = None
             self.engines.stop()
             tasks.cancel_scope.cancel()
+
+    def begin_learning(self, model: ModelSettings, headers: HeaderPairs, client: str) -> bool:
+        """Begin to `learn` a template within `learning`, and return whether that block is running. Otherwise, the
+        request has to do it, and ends it when it ends: a short reply could end before the upstream has answered.
+        """
+        if self._tasks is not None:
+            self._tasks.start_soon(self.learn, model, tuple(headers), client)
+        return self._tasks is not None
 
     async def learn_once(self, model: str) -> None:
         """Recognize the servers, and request this model's template. Failures raise no exception."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ class Client:
         """Number of pieces that have arrived, by the way they were sent."""
         self.body = b""
         self.arrived = asyncio.Event()
+        self.leave: Callable[[], object] | None = None
+        """What the server calls when this client disconnects."""
         self._request = [{"type": "http.request", "body": json.dumps(PLAIN | asked).encode()}]
 
     async def receive(self) -> Any:
@@ -43,14 +46,19 @@ class Client:
         self._add("call", piece)
         return True
 
+    def on_disconnect(self, call: Callable[[], object] | None) -> None:
+        self.leave = call
+
     def _add(self, way: str, piece: bytes) -> None:
         self.sent[way] += 1
         self.body += piece
         self.arrived.set()
 
 
-async def reply(client: Client, app: Any = None) -> None:
-    """Let the client receive a reply of an upstream that writes a word once the one before has arrived."""
+async def reply(client: Client, app: Any = None, *, pause: float = 0.0, left: asyncio.Event | None = None) -> None:
+    """Let the client receive a reply of an upstream that writes a word once the one before has arrived, and makes a
+    pause before the last. `left` is set when the connection to the upstream is closed before the end.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -60,13 +68,17 @@ async def reply(client: Client, app: Any = None) -> None:
             client.arrived.clear()
             writer.write(chunk({"content": word}))
             await client.arrived.wait()
+        await asyncio.sleep(pause)
+        if left is not None:
+            assert await reader.read(2**20) and not await reader.read(1)
+            left.set()
         writer.write(chunk(finish="stop") + DONE)
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1") as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with HttpUpstream(UpstreamSettings(name="u", url=url)) as upstream:
-            served = ToolMiddleware(upstream if app is None else app(upstream), app_protocol="chat")
+            served = ToolMiddleware(upstream if app is None else app(upstream), app_protocol="chat", keepalive=0.1)
             scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b"", "headers": []}
             await asyncio.wait_for(served(scope, client.receive, client.send), 30)
 
@@ -130,5 +142,42 @@ def test_the_last_piece_is_sent_though_the_request_has_to_end_at_the_same_time(e
         assert text_of(client.body) == "".join(WORDS)
         assert client.body.endswith(DONE)
         assert b"error" not in client.body
+
+    asyncio.run(main())
+
+
+def test_a_call_reports_the_disconnect_of_the_client():
+    class Leaving(Client):
+        async def receive(self) -> Any:
+            message = await super().receive()
+            assert message is not None  # nothing waits for a second message
+            return message
+
+        def _add(self, way: str, piece: bytes) -> None:
+            super()._add(way, piece)
+            if WORDS[-1].encode() in piece:
+                assert self.leave is not None
+                asyncio.get_running_loop().call_soon(self.leave)
+
+    async def main() -> None:
+        client, left = Leaving(tools=[PING]), asyncio.Event()
+        serving = asyncio.create_task(reply(client, left=left))
+        await asyncio.wait_for(left.wait(), 30)
+        await serving
+        assert client.leave is None
+        assert text_of(client.body) == "".join(WORDS)
+        assert DONE not in client.body
+
+    asyncio.run(main())
+
+
+def test_a_silence_is_broken_without_a_task_that_waits_for_the_client():
+    async def main() -> None:
+        client = Client(tools=[PING])
+        await reply(client, pause=0.5)
+        assert 1 <= client.body.count(b": keep-alive") <= 5
+        assert text_of(client.body) == "".join(WORDS)
+        assert client.body.endswith(DONE)
+        assert client.leave is None
 
     asyncio.run(main())

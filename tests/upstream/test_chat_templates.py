@@ -368,6 +368,40 @@ async def test_templates_are_learned_per_client_key(first: str):
 
 
 @both
+async def test_a_template_is_learned_though_the_request_that_needed_it_ends_first():
+    class Slow(ByKey):
+        may_show = False
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            while scope["path"] == "/props" and not self.may_show:
+                self.asked.append("waiting")
+                await anyio.sleep(0.01)
+            await super().__call__(scope, receive, send)
+
+    async def taught() -> str | None:
+        headers = [(b"authorization", b"Bearer right")]
+        async with stream_asgi(app, PATH, body=json.dumps(ASKED).encode(), headers=headers) as reply:
+            await reply.body()
+            return reply.headers.get("x-streamtool-format")
+
+    upstream = Slow()
+    with uvicorn_server(upstream, lifespan="off") as served, anyio.fail_after(30):
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        upstream.may_show = True
+        async with app.running():  # asks for the template without a key first
+            while not upstream.asked or app._templates._shown_templates:  # noqa: ASYNC110  it signals nothing
+                await anyio.sleep(0.01)
+            upstream.may_show, upstream.asked = False, []
+            assert [await taught(), await taught()] == ["invoke", "invoke"]
+            while not upstream.asked:  # noqa: ASYNC110  as above
+                await anyio.sleep(0.01)
+            upstream.may_show = True
+            while await taught() != "qwen3_coder":  # noqa: ASYNC110  as above
+                await anyio.sleep(0.01)
+    assert upstream.asked.count("right") == 1
+
+
+@both
 @pytest.mark.parametrize("keys", [[], ["one", "two"]], ids=["without keys", "with keys"])
 async def test_a_template_learned_with_the_proxys_key_applies_to_all_clients(keys: list[str]):
     upstream = ByKey()

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from time import monotonic
@@ -248,6 +249,7 @@ class _UvicornConnection(HttpToolsProtocol):
         if self._serves:
             self._running.disconnected = True
             self._running.message_event.set()
+            self._running.left()
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -275,8 +277,23 @@ class _UvicornConnection(HttpToolsProtocol):
                 self.transport.write_eof()
 
 
+def _do_nothing() -> None:
+    """Do nothing: no function is to be called."""
+
+
 class _Response(RequestResponseCycle):
-    """A response whose pieces can also be written without a coroutine (see `asgi.pieces`)."""
+    """A response that needs neither a coroutine for each piece nor a task that waits for the client's disconnect (see
+    `asgi.pieces`).
+    """
+
+    left: Callable[[], object] = staticmethod(_do_nothing)
+    """Called when the client disconnects before the response is complete."""
+
+    def on_disconnect(self, call: Callable[[], object] | None) -> None:
+        """Set the function to call when the client disconnects, or remove it."""
+        self.left = call or _do_nothing
+        if self.disconnected:
+            self.left()
 
     def write_now(self, piece: bytes) -> bool:
         """Write a piece of the body, or return False if `send` has to wait, or does more than writing it."""
