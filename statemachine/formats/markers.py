@@ -45,7 +45,9 @@ PIECES = {
 }
 END = r"\Z"
 NEVER = "(?!)"
+LATIN_1 = "".join(map(chr, range(256)))
 escape = lru_cache(maxsize=1024)(re.escape)
+NEWLINE = escape("\n")
 one_char = re.compile(r"\\?(.)|\[([^\]]+)\](?:\{1,2\}\+)?", re.DOTALL).fullmatch
 """Matches an atom that is never empty, so that it begins with one character of a set: a literal, or one or two
 characters of a class.
@@ -329,16 +331,29 @@ def text_expression(markers: Markers[T]) -> str:
 def trimmed_text_expression(markers: Markers[T]) -> str:
     """Return an expression like that of `text_expression`, but without one newline directly before a marker or at the
     end.
-
-    The expression matches greedily and then gives that newline back, because stopping at each newline would be three
-    times as slow.
     """
-    plain = f"[^{''.join(markers.root.next)}]*"
+    heads, marker, begun = "".join(markers.root.next), markers.expression(complete=""), markers.begun_expression()
     begins = "|".join(f"{atom}(?!{child.expression(complete='')})" for atom, child in markers.root.next.items())
-    marker = markers.expression(complete="")
+    waits = rf"(\r?\n(?:{begun}|\Z)|\r\Z|{begun})?+"
+    if (lines := markers.root.next.get(NEWLINE)) is not None:
+        # The text stops at each newline anyway, so no newline has to be given back.
+        end = rf"(?:\Z|{marker})"
+        special = rf"\r{heads}"
+        plain, other = plain_text(special), rf"[^\x00-\xff][^{special}]*+"
+        ways = rf"\n(?={lines.near_misses(special, 1)})|(?!\n{end})(?:{begins})|\r(?!\n?{end})|{other}"
+        return f"{plain}(?:(?:{ways}){plain})*+{waits}"
+    # The expression matches greedily and then gives that newline back, because stopping at each newline would be three
+    # times as slow.
     whole = rf"(?:(?<![\r\n])|(?<=\n)(?!\Z|{marker})|(?<=\r)(?!\Z|\n|{marker}))"
-    begun = markers.begun_expression()
-    return rf"{plain}(?:(?:{begins}){plain})*{whole}(\r?\n(?:{begun}|\Z)|\r\Z|{begun})?+"
+    return rf"[^{heads}]*(?:(?:{begins})[^{heads}]*)*{whole}{waits}"
+
+
+def plain_text(heads: str) -> str:
+    """Return an expression for Latin-1 text without these characters. A class that lists what it accepts is faster than
+    a negated one, but only up to U+00FF.
+    """
+    ranges = [part for part in re.split(f"[{heads}]", LATIN_1) if part]
+    return f"[{''.join(f'{re.escape(part[0])}-{re.escape(part[-1])}' for part in ranges)}]*+"
 
 
 def text_run(markers: Markers[T], *, convert: Callable[[str], str] | None = None, trim: bool = False) -> Run:

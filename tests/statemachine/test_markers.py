@@ -9,7 +9,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from statemachine.formats.compile import FormatTables, tables_of
-from statemachine.formats.markers import MarkerNode, Markers, literals, spell, text_expression
+from statemachine.formats.markers import (
+    MarkerNode,
+    Markers,
+    literals,
+    spell,
+    text_expression,
+    trimmed_text_expression,
+)
 from statemachine.formats.scanner import Scanner, Scanners
 from statemachine.formats.table import DEFAULT, FORMATS
 
@@ -86,6 +93,32 @@ def test_text_is_emitted_exactly_up_to_the_next_marker(words: list[str], text: s
     assert stop == min([*firsts, *begun, len(text)])
     if found.lastindex:
         assert found.end() == len(text)
+
+
+TRIMMED = {
+    words: re.compile(trimmed_text_expression(Markers([(word, word) for word in words])), re.DOTALL)
+    for words in (("<a>",), ("<a>", "END"), ("<a>", "END", "\nT:"), ("\nT:",))
+}
+
+
+@pytest.mark.parametrize("words", TRIMMED)
+@QUICK
+@given(text=st.lists(st.sampled_from(["\n", "\r", "<a", ">", "END", "T:", "é", "ж", "x"]), max_size=8).map("".join))
+def test_trimmed_text_ends_before_the_line_break_before_a_marker(words: tuple[str, ...], text: str) -> None:
+    def ends(at: int) -> bool:
+        for lead in ("", "\n", "\r", "\r\n"):
+            after = text[at + len(lead) :]
+            begun = any(after.startswith(word) or word.startswith(after) for word in words)
+            if text.startswith(lead, at) and begun and (lead or after):
+                return True
+        return False
+
+    stop = next((at for at in range(len(text)) if ends(at)), len(text))
+    for found in (TRIMMED[words].match(text), TRIMMED[words].match("x" + text, 1)):
+        assert found is not None
+        assert (found.start(1) if found.lastindex else found.end()) - found.start() == stop
+        if found.lastindex:
+            assert found.end() == len(found.string)
 
 
 @QUICK
