@@ -165,14 +165,16 @@ def _assistant(fields: Fields, place: str) -> Message:
 
 
 def _plain_call(item: Json) -> ToolCall | None:
-    """Return the call if it has the usual form, as nearly all calls do, or None if `_call` must examine it."""
-    match item:
-        case {
-            "id": str(identity),
-            "type": "function",
-            "function": {"name": str(name), "arguments": str(arguments)},
-        } if identity and name and len(item) == 3:
-            return ToolCall(identity, name, arguments if arguments.strip() else "{}")
+    """Return the call if it has the usual form, as nearly all calls do, or None if `_call` must examine it.
+
+    A `match` of the same form executes ten times as many instructions.
+    """
+    if type(item) is dict and len(item) == 3 and item.get("type") == "function":
+        identity, function = item.get("id"), item.get("function")
+        if type(identity) is str and identity and type(function) is dict:
+            name, arguments = function.get("name"), function.get("arguments")
+            if type(name) is str and name and type(arguments) is str:
+                return ToolCall(identity, name, arguments if arguments.strip() else "{}")
     return None
 
 
