@@ -29,6 +29,8 @@ from streamtool.settings import LimitSettings, Settings
 
 LOOK = {"name": "look", "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}}}
 LATER = {"name": "later", "input_schema": {"type": "object"}, "defer_loading": True}
+SHARED = {**LOOK, "description": "Looks. " * 200}
+"""A tool that requests share, because it is long."""
 REFERENCE = {"type": "tool_reference", "tool_name": "later"}
 
 
@@ -169,7 +171,17 @@ BY_NAME = {"type": "tool_reference", "name": "later"}
 )
 def test_a_deferred_tool_is_offered_when_the_conversation_refers_to_it(said: Any, more: Any, offered: list[str]):
     user = {"role": "user", "content": "hi"}
-    assert names(LOOK, LATER, said=[*said, user] if said else [user], **more) == offered
+    for look in (LOOK, SHARED, SHARED):
+        assert names(look, LATER, said=[*said, user] if said else [user], **more) == offered
+
+
+def test_messages_requests_with_the_same_tools_share_what_was_read():
+    user = {"role": "user", "content": "hi"}
+    tools = asked(SHARED, said=[user]).tools
+    assert asked(SHARED, said=[*answered(REFERENCE), user]).tools is tools
+    assert asked(SHARED, LATER, said=[user]).tools == tools
+    assert asked(SHARED, said=[change("tool_removal", {"type": "tool_reference", "name": "look"}), user]).tools == ()
+    assert asked(SHARED, said=[user]).tools is tools
 
 
 def test_all_tools_are_offered_if_only_the_origin_can_search():
@@ -242,6 +254,19 @@ def test_with_client_side_search_a_deferred_tool_is_offered_once_found():
         {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [DEFERRED]},
     ]
     assert offered(FUNCTION, DEFERRED, group, SEARCH, input=found) == ["look", "later", "tool_search"]
+
+
+def test_responses_requests_with_the_same_tools_share_what_was_read():
+    shared = {**FUNCTION, "description": "Looks. " * 200}
+    tools = requested(shared, DEFERRED).tools
+    assert [tool.name for tool in tools] == ["look", "later"]
+    assert requested(shared, DEFERRED).tools is tools
+    more = {"type": "additional_tools", "role": "developer", "tools": [{**FUNCTION, "name": "more"}]}
+    found = requested(shared, DEFERRED, input=[more, {"role": "user", "content": "hi"}])
+    assert [tool.name for tool in found.tools] == ["look", "later", "more"]
+    assert requested(shared, DEFERRED).tools is tools
+    searched = [requested(shared, DEFERRED, SEARCH).tools for _ in range(2)]
+    assert [[tool.name for tool in tools] for tools in searched] == [["look", "tool_search"]] * 2
 
 
 def test_the_output_schema_of_a_function_is_in_the_tool_prompt():

@@ -100,12 +100,14 @@ def _without_own_blocks(fields: Fields) -> tuple[Fields, ...]:
 
 
 def _is_own_block(block: Json) -> bool:
-    match block:
-        case {"type": "thinking", "signature": str(signature)}:
-            return signature == SIGNATURE
-        case {"type": "text", "text": str(text)} | str(text):
-            return not text.strip()
-    return False
+    if isinstance(block, str):
+        return not block.strip()
+    if not isinstance(block, dict):
+        return False
+    kind, text = block.get("type"), block.get("text")
+    return (kind == "thinking" and block.get("signature") == SIGNATURE) or (
+        kind == "text" and isinstance(text, str) and not text.strip()
+    )
 
 
 def _call(block: Fields, place: str) -> ToolCall:

@@ -33,6 +33,9 @@ from streamtool.settings import LimitSettings
 
 _SEARCH: Final = "tool_search_tool_"
 """Prefix of the types that represent the origin's own tool search."""
+_EDITS: Final = ("tool_addition", "tool_removal")
+_CHANGES: Final = (*_EDITS, "tool_reference", "tool_use")
+"""Types of blocks that change which tools are offered; only edits do if all tools are offered from the beginning."""
 
 
 @frozen
@@ -50,10 +53,12 @@ def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
 
     Raises RequestError and TooLargeError.
     """
-    listed = _listed(list_of(raw, "tools"), limits, size)
-    tools, dropped = dict(listed[0]), [*listed[1]]
-    known = _Known(tools, everything=any(note.startswith(HOSTED + _SEARCH) for note in dropped))
-    for change in _tool_changes(raw.get("messages")):
+    listed, messages = _listed(list_of(raw, "tools"), limits, size), raw.get("messages")
+    if listed.offer is not None and next(_tool_changes(messages, _EDITS), None) is None:
+        return listed.offer
+    tools, dropped = dict(listed.tools), [*listed.dropped]
+    known = _Known(tools, everything=listed.everything)
+    for change in _tool_changes(messages, _CHANGES):
         match change:
             case {"type": "tool_addition", "tool": {"definition": Mapping() as definition}}:
                 for tool, _ in _each([definition], "messages", limits, size, dropped):
@@ -70,21 +75,39 @@ def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
     return ToolOffer(known.offered, tuple(dict.fromkeys(dropped)))
 
 
-def _listed(given: list[Json], limits: LimitSettings, size: int) -> tuple[dict[str, Tool], list[str]]:
-    """Return the tools in the body's `tools`, by name, and notes about dropped tools. Neither may be changed."""
+@frozen
+class _Listed:
+    """The tools in the body's `tools`, which requests with the same tools share."""
+
+    tools: Mapping[str, Tool]
+    """The tools by name."""
+    dropped: Sequence[str]
+    everything: bool
+    """Whether all tools are offered because only the origin can search for them."""
+    offer: ToolOffer | None
+    """The offer of all tools, or None if the model may have to search for some of them."""
+
+
+def _listed(given: list[Json], limits: LimitSettings, size: int) -> _Listed:
     key = ("messages", limits.tools, limits.name)
-    shared = given.made if type(given) is SharedList and size <= limits.schema else {}
-    if key in shared:
-        found: tuple[dict[str, Tool], list[str]] = shared[key]
+    shared = given if type(given) is SharedList and size <= limits.schema else None
+    found: _Listed | None = None if shared is None else shared.made.get(key)
+    if found is not None:
         return found
     tools: dict[str, Tool] = {}
     dropped: list[str] = []
     for tool, place in _each(given, "tools", limits, size, dropped):
         if tools.setdefault(tool.name, tool) != tool:
             raise refused(place, f"Two different tools are named {shown(tool.name)}.")
-    if type(given) is SharedList:
-        given.keep(key, (tools, dropped))
-    return tools, dropped
+    everything = any(note.startswith(HOSTED + _SEARCH) for note in dropped)
+    offered, offer = _Known(tools, everything=everything).offered, None
+    if len(offered) == len(tools):
+        check_spelling(tools, "tools")
+        offer = ToolOffer(offered, tuple(dict.fromkeys(dropped)))
+    found = _Listed(tools, dropped, everything, offer)
+    if shared is not None:
+        shared.keep(key, found)
+    return found
 
 
 class _Known:
@@ -115,20 +138,23 @@ class _Known:
         return tuple(tool for name, tool in self._tools.items() if name in self._found)
 
 
-def _tool_changes(messages: Json) -> Iterator[Json]:
-    """Yield the message blocks that may affect tools, in order: calls, references, additions and removals."""
+def _tool_changes(messages: Json, kinds: Sequence[str]) -> Iterator[Fields]:
+    """Yield the message blocks of these kinds, in order, including those in results and in summaries."""
     for message in messages if isinstance(messages, list) else ():
-        content = message.get("content") if isinstance(message, Mapping) else None
+        content = message.get("content") if isinstance(message, dict) else None
         for block in content if isinstance(content, list) else ():
-            match block:
-                case {"type": "tool_result", "content": [*parts]}:
-                    yield from parts
-                case {"type": "tool_search_tool_result", "content": {"tool_references": [*parts]}}:
-                    yield from parts
-                case {"type": "compaction", "tool_changes": [*changes]}:
-                    yield from changes
-                case _:
-                    yield block
+            kind = block.get("type") if isinstance(block, dict) else None
+            parts: Json = [block]
+            if kind == "tool_result":
+                parts = block.get("content")
+            elif kind == "tool_search_tool_result":
+                found = block.get("content")
+                parts = found.get("tool_references") if isinstance(found, dict) else None
+            elif kind == "compaction":
+                parts = block.get("tool_changes")
+            for part in parts if isinstance(parts, list) else ():
+                if isinstance(part, dict) and part.get("type") in kinds:
+                    yield part
 
 
 def _each(
@@ -196,7 +222,8 @@ def with_choice(conversation: Conversation, value: Json) -> Conversation:
     if missing:
         dropped = (*conversation.dropped, HOSTED_CHOICE)
         return evolve(conversation, choice=ToolChoice(parallel=choice.parallel), dropped=dropped)
-    return evolve(conversation, choice=evolve(choice, names=names))
+    choice = choice if choice.names == names else evolve(choice, names=names)
+    return conversation if choice == conversation.choice else evolve(conversation, choice=choice)
 
 
 def _meant(name: str, conversation: Conversation) -> tuple[str, ...]:

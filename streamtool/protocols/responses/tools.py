@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from attrs import evolve, frozen
 
+from streamtool.core.bounded_cache import SharedList
 from streamtool.core.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
 from streamtool.core.json_value import Fields, Json
 from streamtool.protocols.responses.typed_tools import tools_of
@@ -33,6 +34,9 @@ from streamtool.protocols.shared.fields import (
 )
 from streamtool.settings import LimitSettings
 
+_SEARCH: Final = "tool_search"
+"""Kind of the tool that searches for deferred tools."""
+
 
 @frozen
 class ToolOffer:
@@ -44,7 +48,7 @@ class ToolOffer:
 
 def read_tools(
     tools: Sequence[Json],
-    further: Iterable[tuple[str, list[Json]]],
+    further: Sequence[tuple[str, list[Json]]],
     limits: LimitSettings,
     size: int,
     *,
@@ -56,20 +60,51 @@ def read_tools(
     `size` is the size of the body. Tools named in `known` are offered even if they are deferred. Raises RequestError
     and TooLargeError.
     """
-    found: dict[str, Tool] = {}
-    dropped: list[str] = []
-    for tool, place in _each(tools, "tools", limits, size, dropped):
-        if found.setdefault(tool.name, tool) != tool:
-            raise refused(place, f"Two different tools are named {shown(tool.name)}.")
-        check_tool_count(len(found), limits, place)
+    listed = _listed(tools, limits, size)
+    if not further and listed.offer is not None:
+        return listed.offer
+    found, dropped = dict(listed.tools), [*listed.dropped]
     for at, more in further:
         for tool, place in _each(more, at, limits, size, dropped):
             found[tool.name] = evolve(tool, deferred=False)
             check_tool_count(len(found), limits, place)
     check_spelling(found, "tools")
-    searched = any(tool.kind == "tool_search" for tool in found.values())
+    searched = any(tool.kind == _SEARCH for tool in found.values())
     offered = (tool for tool in found.values() if not (searched and tool.deferred) or tool.name in known)
     return ToolOffer(tuple(offered), tuple(dict.fromkeys(dropped)))
+
+
+@frozen
+class _Listed:
+    """The tools in the body's `tools`, which requests with the same tools share."""
+
+    tools: Mapping[str, Tool]
+    """The tools by name."""
+    dropped: Sequence[str]
+    offer: ToolOffer | None
+    """The offer of all tools, or None if the model may have to search for some of them."""
+
+
+def _listed(given: Sequence[Json], limits: LimitSettings, size: int) -> _Listed:
+    shared = given if type(given) is SharedList and size <= limits.schema else None
+    key = ("responses", limits.tools, limits.name)
+    known: _Listed | None = None if shared is None else shared.made.get(key)
+    if known is not None:
+        return known
+    tools: dict[str, Tool] = {}
+    dropped: list[str] = []
+    for tool, place in _each(given, "tools", limits, size, dropped):
+        if tools.setdefault(tool.name, tool) != tool:
+            raise refused(place, f"Two different tools are named {shown(tool.name)}.")
+        check_tool_count(len(tools), limits, place)
+    offer = None
+    if not (any(tool.deferred for tool in tools.values()) and any(tool.kind == _SEARCH for tool in tools.values())):
+        check_spelling(tools, "tools")
+        offer = ToolOffer(tuple(tools.values()), tuple(dict.fromkeys(dropped)))
+    listed = _Listed(tools, dropped, offer)
+    if shared is not None:
+        shared.keep(key, listed)
+    return listed
 
 
 def _each(
@@ -136,6 +171,14 @@ def _offered(fields: Fields, place: str, limits: LimitSettings, size: int, dropp
 # --- tool choice ------------------------------------------------------------------------------------------------------
 
 
+_MODES: Final[Mapping[Json, ToolChoice]] = {
+    None: ToolChoice(),
+    "auto": ToolChoice(),
+    "none": ToolChoice("none"),
+    "required": ToolChoice("required"),
+    "any": ToolChoice("required"),
+}
+"""Tool choices that name no tool."""
 _COMPUTERS: Final = ("computer", "computer_use", "computer_use_preview")
 """Interchangeable types: a tool choice may use any of these types to refer to a tool that has any of these types."""
 
@@ -185,34 +228,33 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
 
     `hosted` means that tools were dropped, so a tool choice of an unknown type may refer to a dropped tool.
     """
-    value = raw.get("tool_choice")
+    value: Json = raw.get("tool_choice")
     dropped = conversation.dropped
     offers = bool(conversation.tools) or conversation.has_tool_history
-    names = _Names(conversation)
-    match value:
-        case None | "auto":
-            choice = ToolChoice()
-        case "none":
-            choice = ToolChoice("none")
-        case "required" | "any":
-            choice = ToolChoice("required")
-        case {"type": "function" | "custom" | "namespace"} if offers:
-            choice = ToolChoice("required", tuple(names.of(value, "tool_choice")))
-        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
-            choice = _allowed(mode, tools, names) if offers else ToolChoice(mode)
-        case {"type": "allowed_tools"}:
-            raise refused("tool_choice", "`allowed_tools` must have a `mode` (auto or required) and a list of `tools`.")
-        case {"type": "function" | "custom" | "namespace"}:
-            choice = ToolChoice("required")
-        case {"type": str(kind)} if names.typed(kind):
-            choice = ToolChoice("required", tuple(names.of(value, "tool_choice")))
-        case {"type": str()} if hosted:
-            choice = ToolChoice()
-            dropped = (*dropped, HOSTED_CHOICE)
-        case _:
-            raise refused(
-                "tool_choice", f"{shown(value)} is not a valid tool choice: use auto, none, required or a named tool."
-            )
+    choice = None if isinstance(value, dict | list) else _MODES.get(value)
+    if choice is None:
+        names = _Names(conversation)
+        match value:
+            case {"type": "function" | "custom" | "namespace"} if offers:
+                choice = ToolChoice("required", tuple(names.of(value, "tool_choice")))
+            case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
+                choice = _allowed(mode, tools, names) if offers else ToolChoice(mode)
+            case {"type": "allowed_tools"}:
+                raise refused(
+                    "tool_choice", "`allowed_tools` must have a `mode` (auto or required) and a list of `tools`."
+                )
+            case {"type": "function" | "custom" | "namespace"}:
+                choice = ToolChoice("required")
+            case {"type": str(kind)} if names.typed(kind):
+                choice = ToolChoice("required", tuple(names.of(value, "tool_choice")))
+            case {"type": str()} if hosted:
+                choice = ToolChoice()
+                dropped = (*dropped, HOSTED_CHOICE)
+            case _:
+                raise refused(
+                    "tool_choice",
+                    f"{shown(value)} is not a valid tool choice: use auto, none, required or a named tool.",
+                )
     if not offers:
         if choice.mode == "required":
             if not hosted:
@@ -220,7 +262,11 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
             dropped = (*dropped, HOSTED_CHOICE)
         choice = ToolChoice()
     parallel = flag(raw, "parallel_tool_calls", default=True)
-    return evolve(conversation, choice=evolve(choice, parallel=parallel), dropped=dropped)
+    if choice.parallel is not parallel:
+        choice = evolve(choice, parallel=parallel)
+    if choice == conversation.choice and dropped is conversation.dropped:
+        return conversation
+    return evolve(conversation, choice=choice, dropped=dropped)
 
 
 def _allowed(mode: Any, tools: Sequence[Json], names: _Names) -> ToolChoice:
