@@ -129,6 +129,7 @@ def attempt(
             model.format,
             correction=correction,
             continued=continued,
+            open_end=True,  # the client protocol's reader has rejected calls without results
             recall=None if plan.transcripts is None else plan.transcripts.recall,
             searches=searches,
         )

@@ -98,7 +98,9 @@ def project(
         messages += _search_messages(search)
     if continued:
         messages.append(Message("assistant", (TextPart(continued),)))
-    if model.prompt.roles == "strict" or not model.prompt.system_role:
+    strict = model.prompt.roles == "strict" or not model.prompt.system_role
+    # only a search for tools may have left blank messages
+    if strict and (searches or not model.prompt.system_role or not _alternates(messages)):
         messages = _alternate_roles(messages, system_role=model.prompt.system_role)
     choice, options = conversation.choice, conversation.options
     if selection is not None:
@@ -198,7 +200,8 @@ def _with_tool_prompt(messages: list[Message], text: str) -> list[Message]:
 
 def _with_text(message: Message, text: str) -> Message:
     """Return the message with another paragraph appended."""
-    return evolve(message, content=_join_contents((message.content, (TextPart(text),))), raw=())
+    content = _join_contents((message.content, (TextPart(text),)))
+    return Message(message.role, content, message.calls, message.results, message.reasoning)
 
 
 def _join_contents(contents: Iterable[Sequence[Part]]) -> tuple[Part, ...]:
@@ -225,6 +228,13 @@ def _add_turn_instructions(messages: list[Message], text: str) -> None:
         messages[-1] = _with_text(messages[-1], text)
     elif text:
         messages.append(Message("user", (TextPart(text),)))
+
+
+def _alternates(messages: Sequence[Message]) -> bool:
+    """Return whether the messages, after at most one system message, are by the user and the assistant in turns."""
+    roles = [message.role for message in messages]
+    turns = roles[roles[0] == "system" :]
+    return len(roles) > 1 and turns == (["user", "assistant"] * len(turns))[: len(turns)]
 
 
 def _alternate_roles(messages: Sequence[Message], *, system_role: bool) -> list[Message]:

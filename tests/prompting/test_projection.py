@@ -1,6 +1,7 @@
 """A conversation with tools, projected to one for a text-only model."""
 
 import copy
+from itertools import chain, product
 
 import pytest
 from attrs import evolve
@@ -303,6 +304,20 @@ def test_messages_that_already_alternate_are_unchanged():
     done = Message("assistant", (TextPart("done"),), raw=RAW)
     projected = project(asked(ASK, done, ASK), model(roles="strict"), "labelled")
     assert [message.raw for message in projected.messages[1:]] == [RAW, RAW, RAW]
+
+
+@pytest.mark.parametrize("last", ["last", " "])
+def test_strict_roles_alternate_whatever_the_client_sends(last):
+    for roles in chain.from_iterable(product(("system", "user", "assistant"), repeat=count) for count in range(1, 6)):
+        texts = [*(f"text {place}" for place in range(len(roles) - 1)), last]
+        messages = [Message(role, (TextPart(text),)) for role, text in zip(roles, texts, strict=True)]
+        said = shown(asked(*messages), roles="strict")
+        turns = [role for role, _ in said[said[0][0] == "system" :]]
+        assert turns == [("user", "assistant")[place % 2] for place in range(len(turns))], roles
+        whole = "\n".join(text for _, text in said)
+        places = [whole.find(text) for text in texts if text.strip()]
+        assert -1 not in places
+        assert places == sorted(places)
 
 
 def test_a_user_line_precedes_a_conversation_that_starts_with_the_assistant():
