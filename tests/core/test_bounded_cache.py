@@ -88,6 +88,32 @@ def test_a_body_means_the_same_whether_its_tools_are_known_or_not(rest: dict[str
     assert first == second
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"metadata": {"tools": TOOLS}, "tools" :\n TOOLS',
+        '"metadata": {"tools": TOOLS}',
+        '"tools": TOOLS, "metadata": {"tools": TOOLS}',
+        '"tools": TOOLS, "tools": []',
+        '"tools": [], "tools": TOOLS',
+        '"tools": TOOLS, "tools": TOOLS',
+        '"user": "\\"tools\\": TOOLS"',
+    ],
+)
+def test_only_the_bodys_own_tools_are_taken_from_the_cache(fields: str):
+    body_fields(_body(TOOLS), LimitSettings())
+    body = "{" + fields.replace(': TOOLS"', ': []"').replace("TOOLS", json.dumps(TOOLS)) + "}"
+    assert body_fields(body.encode(), LimitSettings()) == json.loads(body)
+
+
+def test_lists_of_tools_that_begin_alike_are_cached_side_by_side():
+    lists = [[*TOOLS, {"type": "function", "function": {"name": f"alike{n}"}}] for n in range(3)]
+    first = [body_fields(_body(tools), LimitSettings())["tools"] for tools in lists]
+    again = [body_fields(_body(tools), LimitSettings())["tools"] for tools in lists]
+    assert first == lists
+    assert all(one is other for one, other in zip(first, again, strict=True))
+
+
 def test_a_body_that_is_nested_too_deep_is_rejected_whether_its_tools_are_known_or_not():
     limits = LimitSettings(depth=8)
     assert body_fields(_body(TOOLS), limits)["tools"] == TOOLS

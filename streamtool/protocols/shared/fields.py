@@ -7,6 +7,7 @@ replaced.
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 from unicodedata import normalize
 
@@ -29,9 +30,20 @@ _WORTHWHILE: Final = 1024
 """Size in bytes of the smallest `tools` list worth caching."""
 _LARGEST_KEPT: Final = 256 * 1024
 """Size in bytes of the largest `tools` list to cache."""
-_known_tools = LruCache[SharedList](40_000)
-"""Decoded `tools` lists, by the list's JSON and the depth limit that it was checked against. The number of brackets is
-the weight of an entry.
+_BEGINNING: Final = 256
+"""Number of bytes at the beginning of a `tools` list that identify the lists to compare with it."""
+_ALIKE: Final = 4
+"""Maximum number of lists to cache that begin alike."""
+_MOST_ALIKE: Final = 10_000
+"""Maximum number of brackets in them, apart from the latest."""
+_MAX_PLACES: Final = 16
+"""Maximum number of places in a body where a list is looked for."""
+_places_of_tools: Final = re.compile(rb'"tools"[ \t\r\n]*+:[ \t\r\n]*+(?=\[)').finditer
+_PLACEHOLDER: Final = 1.2345e-300
+"""Number that stands for the list while the rest of the body is decoded."""
+_known_tools = LruCache[tuple[tuple[bytes, SharedList], ...]](40_000)
+"""JSON texts and decoded `tools` lists, the latest first, by the beginning of the text and the depth limit that they
+were checked against. The number of brackets is the weight of an entry.
 """
 
 
@@ -45,7 +57,7 @@ def body_fields(body: bytes, limits: LimitSettings) -> Fields:
         raise TooLargeError(
             f"The request body has more than {limits.values} JSON values (limits.values).", code="too_many_values"
         )
-    known, text = _with_known_tools(body, limits.depth)
+    known = _with_known_tools(body, limits.depth)
     if known is not None:
         return known
     sentence = f"The request body is not JSON, or is nested more than {limits.depth} levels deep (limits.depth)."
@@ -60,38 +72,64 @@ def body_fields(body: bytes, limits: LimitSettings) -> Fields:
     if _brackets(body) > limits.depth and _deeper(value, limits.depth):
         raise RequestError(sentence, code="invalid_json")
     fields = object_at(value, None, "The request body must be a JSON object.")
-    if text and type(tools := fields["tools"]) is list:
+    if type(tools := fields.get("tools")) is list and (text := _tools_text(body)):
         shared = SharedList(tools)
-        _known_tools.put((text, limits.depth), shared, _brackets(text))
+        _keep_tools(text, limits.depth, shared)
         return {**fields, "tools": shared}
     return fields
 
 
-def _with_known_tools(body: bytes, depth: int) -> tuple[Fields | None, bytes]:
+def _with_known_tools(body: bytes, depth: int) -> Fields | None:
     """Return the fields of a body whose tools are cached, without decoding the tools again, or None if they are not
     cached.
 
-    The second value is the JSON of the tools, which is their cache key, or b"" if they are not worth caching. Agents
-    send the same tools with each request, and the tools account for most of the request's bytes and objects.
+    Agents send the same tools with each request, and the tools account for most of the request's bytes and objects.
     """
     if len(body) < _WORTHWHILE:
-        return None, b""
+        return None
+    for found in islice(_places_of_tools(body), _MAX_PLACES):
+        start = found.end()
+        for text, tools in _known_tools.get((body[start : start + _BEGINNING], depth)) or ():
+            if body.startswith(text, start):
+                rest = b"%s%r%s" % (body[:start], _PLACEHOLDER, body[start + len(text) :])
+                return _around(rest, tools, depth)
+    return None
+
+
+def _around(rest: bytes, tools: SharedList, depth: int) -> Fields | None:
+    """Return the fields of a body in which the placeholder stands for these tools, or None if it cannot be decoded, or
+    if the tools are not the field `tools` of the body.
+    """
     try:
-        top = _decode_top(body)
-        raw = top.get("tools", b"")
-        if not _WORTHWHILE <= len(raw) <= _LARGEST_KEPT:
-            return None, b""
-        text = bytes(raw)
-        known = _known_tools.get((text, depth))
-        if known is None:
-            return None, text
-        fields: dict[str, Json] = {name: known if name == "tools" else wire.decode(raw) for name, raw in top.items()}
+        fields = wire.decode(rest)
     except wire.UNREADABLE:
-        return None, b""
-    brackets = sum(_brackets(bytes(raw)) for name, raw in top.items() if name != "tools")
-    if brackets >= depth and _deeper({**fields, "tools": None}, depth):
-        return None, b""
-    return fields, text
+        return None
+    if type(fields) is not dict or fields.get("tools") != _PLACEHOLDER:
+        return None
+    fields["tools"] = None
+    if _brackets(rest) >= depth and _deeper(fields, depth):
+        return None
+    fields["tools"] = tools
+    return fields
+
+
+def _tools_text(body: bytes) -> bytes:
+    """Return the JSON of the body's tools, or b"" if it is not worth caching."""
+    try:
+        text = bytes(_decode_top(body).get("tools", b""))
+    except wire.UNREADABLE:
+        return b""
+    return text if _WORTHWHILE <= len(text) <= _LARGEST_KEPT else b""
+
+
+def _keep_tools(text: bytes, depth: int, tools: SharedList) -> None:
+    """Cache these tools, and the last ones that begin alike."""
+    key = (text[:_BEGINNING], depth)
+    alike = (_known_tools.get(key) or ())[: _ALIKE - 1]
+    weights = [_brackets(known) for known, _ in alike]
+    if sum(weights) > _MOST_ALIKE:
+        alike, weights = (), []
+    _known_tools.put(key, ((text, tools), *alike), _brackets(text) + sum(weights))
 
 
 def _brackets(data: bytes) -> int:
