@@ -128,12 +128,10 @@ def frame_content(content: str, name: str, id: str, frame: str) -> str:
     (`<\/tool_response>`), in addition to any that it already contains. Nothing else is changed, so the original content
     can be recovered.
     """
-    template = FRAMES.get(frame, frame)
-    marks = _escape_pattern(template)
-    if marks is not None:
+    marks, fields, pattern = _compiled(frame)
+    if marks is not None and marks.search(content):
         content = escape_marks(content, marks)
     values = {"content": content}
-    fields, pattern = _as_pattern(template)
     for field, value in (("name", name), ("id", id)):
         if field in fields:
             values[field] = _UNSAFE.sub(_escaped, value) if _UNSAFE.search(value) else value
@@ -141,12 +139,13 @@ def frame_content(content: str, name: str, id: str, frame: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _as_pattern(template: str) -> tuple[frozenset[str], str]:
-    """Return a template's fields, and the template in `%` syntax."""
-    return frozenset(_FIELD.findall(template)), _FIELD.sub(r"%(\1)s", template.replace("%", "%%"))
+def _compiled(frame: str) -> "tuple[re.Pattern[str] | None, frozenset[str], str]":
+    """Return the pattern for the positions to escape, a frame's fields, and its template in `%` syntax."""
+    template = FRAMES.get(frame, frame)
+    fields = frozenset(_FIELD.findall(template))
+    return _escape_pattern(template), fields, _FIELD.sub(r"%(\1)s", template.replace("%", "%%"))
 
 
-@lru_cache(maxsize=16)
 def _escape_pattern(template: str) -> "re.Pattern[str] | None":
     """Return a pattern for the positions to escape: after the opening bracket of the frame's tags, before each line
     that begins like one of the frame's lines, and before the text that follows the content on its line.
