@@ -48,14 +48,14 @@ def read(machine: Machine, value: Marked, length: int) -> Grammar:
         raise Mismatch
     if value is TextFinding.BARE:
         machine.set_marked(False)
-        yield from read_envelope(machine, scanner_of(machine).keys[reader.text[reader.at]])
+        machine.next_grammar = read_envelope(machine, scanner_of(machine).keys[reader.text[reader.at]])
     elif value is TextFinding.LIST and machine.tables.unmarked.expressions:
         machine.set_marked(False)
         candidate.bare = True
-        yield from read_expression(machine, machine.tables.unmarked.expressions)
+        machine.next_grammar = read_expression(machine, machine.tables.unmarked.expressions)
     elif isinstance(value, Opener):
         opener, text, start = yield from read_openers(machine, value, length)
-        yield from read_body(machine, opener, text, start)
+        machine.next_grammar = read_body(machine, opener, text, start)
     else:
         raise Mismatch
 
@@ -161,19 +161,19 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
         return
     if opener.tool is not None:
         form, variant, tool = opener.tool
-        yield from read_tool_tag(machine, form, variant, tool, closed=text.endswith("/>"))
+        machine.next_grammar = read_tool_tag(machine, form, variant, tool, closed=text.endswith("/>"))
     elif opener.continuation is not None and (yield from body_opens(machine, opener)):
         form, variant = opener.continuation
         if isinstance(variant.body, MessageBody):
-            yield from bodies.message.read(machine, form, variant.body, text)
+            machine.next_grammar = bodies.message.read(machine, form, variant.body, text)
         else:
-            yield from read_expression(machine, opener.continuation)
+            machine.next_grammar = read_expression(machine, opener.continuation)
     elif opener.keys and reader.text[reader.at] in "{[":
         if opener.close:
             machine.candidate.wrappers.append(opener.close)
         if opener.by_keys:
             machine.set_marked(False)
-        yield from read_envelope(machine, opener.keys[reader.text[reader.at]])
+        machine.next_grammar = read_envelope(machine, opener.keys[reader.text[reader.at]])
     elif opener.ends is None or (opener.line and not directly_follows(opener, reader.buffered.text(start))):
         raise Mismatch
     else:

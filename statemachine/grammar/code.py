@@ -61,7 +61,7 @@ def read(
             if opens and fences.MIN_FENCE <= ticks <= MAX_TICKS and scanner_of(machine).blocks:
                 info = yield from read_info(machine)
                 if info is not None:
-                    return (yield from fences.open_in_line(machine, ticks, info))
+                    return fences.open_in_line(machine, ticks, info)
             opens = False
             span = 0 if closes else span or ticks
             loose = 0 if loose == ticks else loose

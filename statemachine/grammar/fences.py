@@ -204,7 +204,7 @@ def blank_line_follows(machine: Machine) -> Generator[None, None, bool]:
         yield from reader.more()
 
 
-def open_in_line(machine: Machine, length: int, info: str) -> Generator[None, None, bool]:
+def open_in_line(machine: Machine, length: int, info: str) -> bool:
     """Open a fence of `length` backticks after other text on its line, which has been read to its end. A call may be
     the first thing in it. Return whether a fence was opened.
     """
@@ -215,7 +215,7 @@ def open_in_line(machine: Machine, length: int, info: str) -> Generator[None, No
     if info in JSON_INFOS or machine.tables.fences.announces(info):
         machine.open_candidate()
         machine.candidate.wrappers.append(TICK * length)
-        yield from read_first(machine, info)
+        machine.next_grammar = read_first(machine, info)
     return True
 
 
@@ -257,7 +257,7 @@ def read_opener(machine: Machine, newlines: int) -> Generator[None, None, bool]:
     reader.take(found.end() - reader.at)
     machine.candidate.wrappers.append(found[1])
     machine.text_state.fence_indent = None
-    yield from read_first(machine, found[2].strip(" \t").lower())
+    machine.next_grammar = read_first(machine, found[2].strip(" \t").lower())
     return True
 
 
@@ -320,7 +320,7 @@ def read_first(machine: Machine, info: str) -> Grammar:
         value = None  # a prefix of the name in an expression
     if isinstance(value, Opener) and found is not None and (not shown or value.literal in own):
         machine.set_marked(True)
-        yield from call.read(machine, value, found.end() - reader.at)
+        machine.next_grammar = call.read(machine, value, found.end() - reader.at)
         return
     if shown and own:
         raise Mismatch
@@ -328,9 +328,9 @@ def read_first(machine: Machine, info: str) -> Grammar:
     char = reader.text[reader.at]
     if expression and char not in "{[":
         machine.set_marked(False)
-        yield from call.read_expression(machine, expression)
+        machine.next_grammar = call.read_expression(machine, expression)
     elif char in fences.keys:
-        yield from call.read_envelope(machine, fences.keys[char])
+        machine.next_grammar = call.read_envelope(machine, fences.keys[char])
     else:
         raise Mismatch
 

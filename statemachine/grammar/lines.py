@@ -68,7 +68,7 @@ def read(machine: Machine) -> Generator[None, None, bool]:
             if opener is not None:
                 machine.open_candidate()
                 reader.take(blank)
-                yield from call.read(machine, opener, len(opener.literal))
+                machine.next_grammar = call.read(machine, opener, len(opener.literal))
                 return True
             if reader.text is not text:
                 continue
@@ -111,7 +111,7 @@ def read(machine: Machine) -> Generator[None, None, bool]:
                 machine.open_candidate()
                 if newlines:
                     reader.take(newlines)
-                yield from call.read(machine, value, length - newlines)
+                machine.next_grammar = call.read(machine, value, length - newlines)
                 return True
 
 

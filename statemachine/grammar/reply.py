@@ -35,8 +35,8 @@ READERS: Mapping[State, Callable[[Machine], Grammar]] = {
     State.BROKEN: endings.discard_broken_call,
     State.OVER: turns.discard_rest,
 }
-"""State → function that reads the text in that state. A call is read to the end of its body by the function that reads
-its opener.
+"""State → function that reads the text in that state. Whatever reads the opener of a call also sets the grammar that
+reads the call to the end of its body (`Machine.next_grammar`).
 """
 
 
@@ -47,10 +47,13 @@ def read(machine: Machine) -> Grammar:
     while True:
         unread, at = reader.text, reader.at
         try:
-            if frames.state is REASONING and machine.options.calls_in_reasoning:
-                yield from text.read(machine)
+            if machine.next_grammar is not None:
+                grammar, machine.next_grammar = machine.next_grammar, None
+            elif frames.state is REASONING and machine.options.calls_in_reasoning:
+                grammar = text.read(machine)
             else:
-                yield from READERS[frames.state](machine)
+                grammar = READERS[frames.state](machine)
+            yield from grammar
         except Mismatch:
             yield from handle_mismatch(machine)
         except Overflow:

@@ -226,7 +226,7 @@ def read_marker(machine: Machine, value: Marked, newlines: int, end: int) -> Gen
         if newlines:
             machine.text_state.opens_line = True
             reader.take(newlines)
-        yield from call.read(machine, value, end - newlines)
+        machine.next_grammar = call.read(machine, value, end - newlines)
     return True
 
 

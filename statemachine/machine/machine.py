@@ -93,7 +93,18 @@ class TextState:
 class Machine:
     """State shared by the grammar and the bodies that read a call."""
 
-    __slots__ = ("candidate", "frames", "limits", "options", "reader", "stopped", "tables", "text_state", "tools")
+    __slots__ = (
+        "candidate",
+        "frames",
+        "limits",
+        "next_grammar",
+        "options",
+        "reader",
+        "stopped",
+        "tables",
+        "text_state",
+        "tools",
+    )
 
     def __init__(
         self, reader: Reader, tables: FormatTables, tools: Toolset, options: MachineOptions, limits: Limits
@@ -107,6 +118,10 @@ class Machine:
         self.limits = limits
         self.candidate = NO_CANDIDATE
         """Call that is being read or, between calls, the last one read."""
+        self.next_grammar: Grammar | None = None
+        """Grammar that reads on when the current one has ended; None if the state determines it. Set at the end of a
+        grammar instead of a `yield from`, which would keep the frames of all grammars before it.
+        """
         self.stopped = False
         """Whether the model stopped on its own, rather than being cut off."""
 
