@@ -22,6 +22,9 @@ from statemachine.names import spelling_of
 ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 STRING = frozenset({"string"})
 OBJECT = frozenset({"object"})
+NUMBER = frozenset({"number", "integer"})
+ONE_TYPE: Final[Mapping[str, frozenset[str]]] = {**{name: frozenset({name}) for name in ANY}, "number": NUMBER}
+"""Types that a subschema allows, by the only type that it declares."""
 MAX_DEPTH = 16
 """Maximum depth of nested subschemas and length of reference chains in one lookup."""
 MAX_TYPES_DEPTH = 64
@@ -30,8 +33,12 @@ one.
 """
 DESCRIBING_KEYWORDS = ("items", "properties", "additionalProperties", "$ref", "allOf", "anyOf", "oneOf")
 """Keywords that describe items or members."""
+COMBINING_KEYWORDS = ("$ref", "allOf", "anyOf", "oneOf")
+"""Keywords that refer to other subschemas for the same value."""
+LIMITING_KEYWORDS = (*COMBINING_KEYWORDS, "nullable", "enum", "const")
+"""Keywords that change the types that a value may have."""
 MAX_TYPED_PARTS = 10_000
-"""Maximum number of subschemas to read types from."""
+"""Maximum number of subschemas whose types are not obvious."""
 MAX_PARTS = 1000
 """Maximum number of subschemas to read in one lookup of a member, and to copy in total."""
 MAX_LOOKUP_PARTS = 5_000
@@ -83,7 +90,7 @@ def _unescaped(step: str) -> str:
 class SchemaWalker:
     """Walks one schema. `exhausted` becomes true when the schema contains more than the walker is allowed to read."""
 
-    __slots__ = ("_budget", "_left", "_merged", "_names", "_open", "_parts", "_required", "_resolved", "_types", "root")
+    __slots__ = ("_budget", "_left", "_merged", "_names", "_parts", "_required", "_resolved", "_types", "root")
 
     def __init__(self, root: object, nodes: int = MAX_PARTS) -> None:
         self.root = root
@@ -96,7 +103,6 @@ class SchemaWalker:
         self._types: dict[int, tuple[object, frozenset[str]]] = {}
         self._parts: dict[tuple[int, str | None], tuple[object, object]] = {}
         self._names: dict[int, tuple[object, frozenset[str] | None]] = {}
-        self._open: set[int] = set()  # subschemas whose types are being read
 
     @property
     def exhausted(self) -> bool:
@@ -194,14 +200,16 @@ class SchemaWalker:
         """Return the JSON types that a subschema allows; a subschema that cannot be understood allows every type."""
         if not isinstance(schema, Mapping) or depth == 0:
             return ANY
+        declared = schema.get("type")
+        if type(declared) is str and not any(word in schema for word in LIMITING_KEYWORDS):
+            return ONE_TYPE.get(declared, ANY)  # found as fast as in the cache
         known = self._types.get(id(schema))
         if known is not None:
             return known[1]
-        if id(schema) in self._open or len(self._types) >= MAX_TYPED_PARTS:
+        if len(self._types) >= MAX_TYPED_PARTS:
             return ANY
-        self._open.add(id(schema))
+        self._types[id(schema)] = schema, ANY  # for a subschema that contains itself
         found = self._allowed_types(schema, depth)
-        self._open.discard(id(schema))
         self._types[id(schema)] = schema, found
         return found
 
@@ -276,11 +284,13 @@ class SchemaWalker:
                 found.append({"anyOf": parts})
         return {"allOf": found} if len(found) > 1 else found[0] if found else None
 
-    def names(self, schema: object) -> frozenset[str] | None:
+    def names(self, schema: object) -> AbstractSet[str] | None:
         """Return the names of all members that a schema declares, in whichever alternative, or None if the members may
         have other names, too.
         """
         schema = self._target(schema)
+        if isinstance(schema, Mapping) and not any(word in schema for word in COMBINING_KEYWORDS):
+            return None if _allows_any_name(schema) else properties(schema).keys()
         known = self._names.get(id(schema))
         if known is None:
             known = self._names[id(schema)] = schema, self._look_up(lambda left: self._all_names(schema, left))
@@ -296,8 +306,7 @@ class SchemaWalker:
             return False
         if isinstance(reference := schema.get("$ref"), str):
             return self._collect_names(follow(reference, self.root), found, depth - 1, left)
-        extra = schema.get("additionalProperties")
-        if extra is True or isinstance(extra, Mapping) or schema.get("patternProperties"):
+        if _allows_any_name(schema):
             return False
         found.update(properties(schema))
         ways = schema.get("allOf")
@@ -322,6 +331,12 @@ class SchemaWalker:
             elif next(left, None) is None:
                 return []
         return parts
+
+
+def _allows_any_name(schema: Mapping[str, Any]) -> bool:
+    """Return whether this schema itself allows members that it does not name."""
+    extra = schema.get("additionalProperties")
+    return extra is True or isinstance(extra, Mapping) or bool(schema.get("patternProperties"))
 
 
 def properties(schema: object) -> Mapping[str, Any]:
@@ -362,15 +377,17 @@ class Node:
     ) -> None:
         self._schema = schema
         self._walker = walker
-        self._members: dict[str, Node | None] = {}
         self._items: tuple[Node | None] | None = None
         self._spellings: dict[str, list[str]] | None = None
         self.types = walker.types(schema) if types is None else types
         self.optional = optional
         self.deep = isinstance(schema, Mapping) and any(word in schema for word in DESCRIBING_KEYWORDS)
+        self._members: dict[str, Node | None] | None = {} if self.deep else None
 
     def member(self, key: str) -> "Node | None":
         """Return the node of an object member, or None if the schema does not describe it."""
+        if self._members is None:
+            return None
         if key in self._members:
             return self._members[key]
         found = self._walker.part(self._schema, key)
