@@ -73,7 +73,8 @@ def read(machine: Machine, keys: Keys) -> Grammar:
         yield from array(machine, keys)
         yield from skip_surplus_brackets(machine, marked=marked)
         return
-    yield from element(machine, keys)
+    yield from members(machine, keys)
+    end_element(machine)
     while machine.frames.state is not State.AFTER:
         # The `known` flag outlives the individual candidates: once an object has turned out to be a call, the
         # separators after it are syntax, even if a later object is not a call.
@@ -83,7 +84,8 @@ def read(machine: Machine, keys: Keys) -> Grammar:
             return
         machine.open_next_element(marked=marked)
         yield from separator(machine)
-        yield from element(machine, keys)
+        yield from members(machine, keys)
+        end_element(machine)
 
 
 def object_follows(machine: Machine, *, marked: bool) -> Generator[None, None, bool]:
@@ -147,25 +149,21 @@ def array(machine: Machine, keys: Keys) -> Grammar:
             if (yield from reader.peek()) == "]":
                 continue
             machine.open_next_element(marked=marked)
-        yield from element(machine, keys)
+        yield from members(machine, keys)
+        end_element(machine)
         known = known or machine.candidate.committed
         machine.end_body(alone=known)
         first = False
         yield from machine.skip_whitespace()
 
 
-def element(machine: Machine, keys: Keys) -> Grammar:
-    """Read one envelope object through its closing brace."""
-    reader = machine.reader
+def end_element(machine: Machine) -> None:
+    """Decide at the closing brace of an envelope object whether it was a call."""
     candidate = machine.candidate
-    if (yield from reader.peek()) != "{":
-        raise Mismatch
-    yield from members(machine, keys)
-    # At the closing brace, everything is known. An object without a name becomes text, unless its content has been
-    # emitted as text or reasoning, or it contained an array of calls. An object with the name of an unknown tool counts
-    # as an unknown call only if it has a key that only calls have, since any JSON object may have a `name`. An object
-    # with an offered name but no arguments is a call with empty arguments if it has such a key, or if a marker opened
-    # it.
+    # Everything is known here. An object without a name becomes text, unless its content has been emitted as text or
+    # reasoning, or it contained an array of calls. An object with the name of an unknown tool counts as an unknown call
+    # only if it has a key that only calls have, since any JSON object may have a `name`. An object with an offered name
+    # but no arguments is a call with empty arguments if it has such a key, or if a marker opened it.
     if candidate.name is None:
         if candidate.envelope.emitted_text or machine.frames.state is not State.CANDIDATE:
             return
@@ -185,6 +183,8 @@ def members(machine: Machine, keys: Keys) -> Grammar:
     """Read the members of an envelope object through its closing brace."""
     reader = machine.reader
     candidate = machine.candidate
+    if (yield from reader.peek()) != "{":
+        raise Mismatch
     candidate.envelope.json.stack.append("}")
     reader.take(1)
     offset = yield from reader.whitespace_end(0)
@@ -208,15 +208,17 @@ def members(machine: Machine, keys: Keys) -> Grammar:
         if found is not None and found.role is KeyRole.ARGUMENTS:
             candidate.envelope.has_call_key = True
         yield from colon(machine)
-        yield from any_member(machine, keys, found, name)
+        yield from (yield from any_member(machine, keys, found, name))
     if doubled:
         offset = yield from reader.whitespace_end(0)
         if offset >= 0 and reader.text.startswith("}", reader.at + offset):
             reader.take(offset + 1)
 
 
-def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -> Grammar:
-    """Read the value of a key, which may be an argument although the envelope has another role for it, or none."""
+def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -> Generator[None, None, Grammar]:
+    """Return the grammar that reads the value of a key, which may be an argument although the envelope has another role
+    for it, or none.
+    """
     candidate = machine.candidate
     role = found.role if found is not None else None
     if candidate.offered:
@@ -226,27 +228,21 @@ def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: st
             holds = yield from holds_arguments(machine, name, prescribed=prescribed, canonical=canonical)
             if holds:
                 known = can_resume(machine)
-                yield from arguments_member(machine, found, name) if known else other_arguments(machine)
-                return
+                return arguments_member(machine, found, name) if known else other_arguments(machine)
             role = None
         if role in (KeyRole.NAME, KeyRole.TYPE) and declares(machine, name):
-            yield from stray_member(machine, name, role)
-            return
+            return stray_member(machine, name, role)
         if role not in ENVELOPE_ROLES and accepts(machine, name):
-            yield from flat_member(machine, name)
-            return
+            return flat_member(machine, name)
         if role is None:
             if not (candidate.marked or candidate.committed):
                 raise NoCall
-            yield from stray_member(machine, name)
-            return
+            return stray_member(machine, name)
     elif role is KeyRole.ARGUMENTS and candidate.arguments.begun and (candidate.marked or candidate.committed):
-        yield from other_arguments(machine)
-        return
+        return other_arguments(machine)
     elif candidate.name is None and candidate.marked and role in (None, KeyRole.TYPE):
-        yield from stray_member(machine, name, role)
-        return
-    yield from member(machine, keys, found, name)
+        return stray_member(machine, name, role)
+    return member(machine, keys, found, name)
 
 
 def candidate_envelope(candidate: Candidate, found: EnvelopeKey | None) -> Envelope:

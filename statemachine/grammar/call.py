@@ -5,19 +5,17 @@ from collections.abc import Generator
 from functools import lru_cache
 
 from statemachine import bodies
-from statemachine.bodies import envelope as envelope_body
-from statemachine.bodies.envelope import NoCall
+from statemachine.bodies import envelope
 from statemachine.endings import ends_line, read_empty_block
 from statemachine.formats.format import Expression, Format, MessageBody, Parameters, Variant
 from statemachine.formats.markers import Markers
-from statemachine.formats.openers import Continuation, Keys, Opener
+from statemachine.formats.openers import Continuation, Opener
 from statemachine.formats.scanner import Marked
 from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar.noise import marker_after_noise, take_noise
 from statemachine.grammar.saying import scanner_of
 from statemachine.machine.machine import Machine
-from statemachine.machine.states import State
-from statemachine.stream.buffer import EndOfText, Grammar, Mismatch, Overflow, match_whitespace
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch, match_whitespace
 
 fence_line = re.compile(
     r"`{1,2}\Z|```(?!`)[\w+-]{0,16}+[ \t]{0,16}+(?:\Z|\r?\Z|\r?\n()|(?=[{\[<])())",
@@ -48,7 +46,7 @@ def read(machine: Machine, value: Marked, length: int) -> Grammar:
         raise Mismatch
     if value is TextFinding.BARE:
         machine.set_marked(False)
-        machine.next_grammar = read_envelope(machine, scanner_of(machine).keys[reader.text[reader.at]])
+        machine.next_grammar = envelope.read(machine, scanner_of(machine).keys[reader.text[reader.at]])
     elif value is TextFinding.LIST and machine.tables.unmarked.expressions:
         machine.set_marked(False)
         candidate.bare = True
@@ -173,7 +171,7 @@ def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Gramma
             machine.candidate.wrappers.append(opener.close)
         if opener.by_keys:
             machine.set_marked(False)
-        machine.next_grammar = read_envelope(machine, opener.keys[reader.text[reader.at]])
+        machine.next_grammar = envelope.read(machine, opener.keys[reader.text[reader.at]])
     elif opener.ends is None or (opener.line and not directly_follows(opener, reader.buffered.text(start))):
         raise Mismatch
     else:
@@ -264,19 +262,3 @@ def read_expression(machine: Machine, opening: Continuation) -> Grammar:
         raise Mismatch
     machine.candidate.format = form
     return bodies.expression.read(machine, form, variant.body)
-
-
-def read_envelope(machine: Machine, keys: Keys) -> Grammar:
-    """Read an envelope; if it is not a call, it becomes text.
-
-    Raises:
-        Mismatch: it is not a call, and only its opener becomes text.
-        Overflow: it is an object that is not a call, and becomes text through its closing brace.
-    """
-    try:
-        yield from envelope_body.read(machine, keys)
-    except NoCall:
-        candidate = machine.candidate
-        if machine.frames.state is State.CANDIDATE and not candidate.marked and candidate.envelope.json.stack:
-            raise Overflow from None
-        raise Mismatch from None

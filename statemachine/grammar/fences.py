@@ -9,6 +9,7 @@ from functools import lru_cache
 from re import Match
 from typing import NamedTuple
 
+from statemachine.bodies import envelope
 from statemachine.formats.openers import Opener
 from statemachine.formats.scanner import MAX_NEWLINES, TICK
 from statemachine.formats.unmarked import JSON_INFOS, MAX_INFO, MAX_TICKS
@@ -330,7 +331,7 @@ def read_first(machine: Machine, info: str) -> Grammar:
         machine.set_marked(False)
         machine.next_grammar = call.read_expression(machine, expression)
     elif char in fences.keys:
-        machine.next_grammar = call.read_envelope(machine, fences.keys[char])
+        machine.next_grammar = envelope.read(machine, fences.keys[char])
     else:
         raise Mismatch
 

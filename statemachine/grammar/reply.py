@@ -1,13 +1,14 @@
 """The whole reply: dispatch by state, failures, and the end of the text.
 
-Three exceptions interrupt reading, and each is handled in one place: `Mismatch` (a candidate is rejected, or a call is
-broken), `Overflow` (an object without a marker becomes text) and `EndOfText` (no more text will arrive).
+Exceptions interrupt reading, and each is handled in one place: `Mismatch` (a candidate is rejected, or a call is
+broken), `Overflow` and `NoCall` (an object without a marker becomes text) and `EndOfText` (no more text will arrive).
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from statemachine import endings
+from statemachine.bodies.envelope import NoCall
 from statemachine.formats.markers import Markers, closers_of
 from statemachine.grammar import closers, fences, objects, reasoning, text, turns
 from statemachine.grammar.saying import line_ends
@@ -58,6 +59,11 @@ def read(machine: Machine) -> Grammar:
             yield from handle_mismatch(machine)
         except Overflow:
             handle_overflow(machine)
+        except NoCall:
+            if frames.state is State.CANDIDATE:
+                handle_overflow(machine)
+            else:
+                yield from handle_mismatch(machine)
         except EndOfText:
             end_reply(machine)
             return
