@@ -7,6 +7,7 @@ decisions a run is armed, and each piece costs one regular expression match and 
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -29,6 +30,8 @@ from statemachine.stream.runs import json_escape
 from statemachine.tools import Tools, Toolset, tools_of
 
 LIMITS = Limits()
+options_of = lru_cache(maxsize=64)(MachineOptions)
+"""Returns the options; parsers with the same options share them."""
 create = object.__new__
 """Creates an event without calling `__init__`. CPython calls the `__init__` of a slotted class through C, which would
 be the most expensive step of a feed.
@@ -81,7 +84,7 @@ class Parser:
         limits: Limits | None = None,
         ledger: bool = False,
     ) -> None:
-        options = MachineOptions(
+        options = options_of(
             unknown=Sink.DISCARD if is_second_of("unknown", unknown, "text", "discard") else Sink.TEXT,
             discard_malformed=is_second_of("malformed", malformed, "text", "discard"),
             fence_calls=is_second_of("in_fences", in_fences, "text", "calls"),

@@ -30,7 +30,7 @@ from statemachine.json.nesting import pair
 from statemachine.json.state import JsonState
 from statemachine.json.typed import Typed, wants_items
 from statemachine.json.values import load
-from statemachine.machine.candidate import StrayMember
+from statemachine.machine.candidate import NO_OTHERS, NO_STRAYS, StrayMember
 from statemachine.machine.machine import Machine
 from statemachine.schema import Node, takes_nothing
 from statemachine.stream.buffer import Grammar, Mismatch
@@ -192,6 +192,8 @@ def other_arguments(machine: Machine) -> Grammar:
     # Until the end of the envelope, the arguments are incomplete, even if the reply ends here.
     arguments = machine.candidate.arguments
     arguments.complete, arguments.open_value = False, True
+    if envelope.others is NO_OTHERS:
+        envelope.others = []
     envelope.others.append("")
     reader.target = kept
     yield from json_text.value(reader, envelope.json)
@@ -283,6 +285,8 @@ def keep_member(machine: Machine, key: str, text: str, role: KeyRole | None) -> 
     envelope.buffered += len(key) + len(text)
     if envelope.buffered > machine.limits.held:
         key, text = "", ""
+    if envelope.strays is NO_STRAYS:
+        envelope.strays = {}
     envelope.strays[key] = StrayMember(text, role)
 
 

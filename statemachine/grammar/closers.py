@@ -55,11 +55,11 @@ def is_markup(machine: Machine, close: str, newlines: int, end: int) -> Generato
         if close in known.only_sections - past.shown_closers and (
             newlines or may_follow_marker(reader.text[reader.at + end])
         ):
-            past.shown_closers.add(close)
+            past.shown_closers |= {close}
             past.at_message_start = True
             return True
         if close in known.stops.values:
-            past.shown_closers.add(close)
+            past.shown_closers |= {close}
         emit_text(machine, end)
     elif reader.ended:
         return True
@@ -160,7 +160,7 @@ def ends_line(machine: Machine, end: int) -> bool:
 def drop_stray(machine: Machine, close: str, newlines: int, end: int) -> None:
     """Drop a closer that closes nothing; if a newline follows it, drop the newlines before it as well."""
     reader = machine.reader
-    machine.text_state.shown_closers.add(close)
+    machine.text_state.shown_closers |= {close}
     if not ends_line(machine, end):
         emit_text(machine, newlines)
         end -= newlines

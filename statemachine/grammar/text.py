@@ -175,7 +175,7 @@ def read_marker(machine: Machine, value: Marked, newlines: int, end: int) -> Gen
         emit_text(machine, newlines + 1)
         return False
     if value is TextFinding.STRUCK:
-        machine.text_state.shown_closers.add(STRUCK[0])
+        machine.text_state.shown_closers |= {STRUCK[0]}
         emit_text(machine, newlines + 1)
         return False
     if value is TextFinding.TURN:
@@ -205,7 +205,7 @@ def read_marker(machine: Machine, value: Marked, newlines: int, end: int) -> Gen
                 return False
             shown = not opens
         if shown:
-            machine.text_state.shown_closers.add(value.close)
+            machine.text_state.shown_closers |= {value.close}
             machine.text_state.turn_shown = machine.text_state.turn_shown or value.open in OWN_TURNS
             emit_text(machine, newlines + 1)
             return False

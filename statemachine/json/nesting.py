@@ -8,6 +8,7 @@ allowed type. If not, they are emitted as they are written.
 
 from collections.abc import Mapping
 from json.encoder import encode_basestring
+from typing import Final
 
 from statemachine.json.state import JsonState
 from statemachine.json.values import load
@@ -15,6 +16,7 @@ from statemachine.schema import Node, json_types_of
 from statemachine.stream.buffer import Mismatch
 from statemachine.stream.reader import Reader
 
+NO_HOMES: Final[Mapping[str, str]] = {}
 MAX_KEPT = 64 * 1024
 """Maximum length of all buffered values of a call together, as JSON."""
 
@@ -52,7 +54,7 @@ class Nesting:
     def homes(self) -> Mapping[str, str]:
         """The object that a member belongs to, by key."""
         if self._homes is None:
-            self._homes = self._root.homes()
+            self._homes = self._root.homes() or NO_HOMES
         return self._homes
 
     def may_begin(self, begun: str) -> bool:

@@ -109,8 +109,8 @@ class Typed:
         """Names of the outermost object's members so far."""
         self.nesting: Nesting | None = None
         """Members that belong to an object in the arguments; None if they are not nested."""
-        self._inner: dict[int, set[str]] = {}
-        """Names of the members so far of the open objects inside, keyed like `_levels`."""
+        self._inner: dict[int, set[str]] | None = None
+        """Names of the members so far of the open objects inside, keyed like `_levels`; None before the first."""
 
     # ---- the position in the text
 
@@ -162,7 +162,7 @@ class Typed:
             return
         text = "".join(seen.pieces)
         name, end = decode(text)
-        given = self.given if depth == 0 else self._inner.setdefault(depth, set())
+        given = self.given if depth == 0 else self._given_inside(depth)
         self._next = around.member(name)
         near = around.near(name, given) if self._next is None else None
         if near is not None:
@@ -182,6 +182,12 @@ class Typed:
         seen.release()
         given.add(name)
         seen.end()
+
+    def _given_inside(self, depth: int) -> set[str]:
+        """Return the names of the members so far of an open object inside."""
+        if self._inner is None:
+            self._inner = {}
+        return self._inner.setdefault(depth, set())
 
     def end_object(self, reader: Reader, state: JsonState, *, cut: bool = False) -> None:
         """Emit what has to be emitted before the closer of the outermost object, or where the arguments are `cut`."""

@@ -7,8 +7,10 @@ from statemachine.formats.openers import KeyRole
 from statemachine.formats.scanner import TICK
 from statemachine.json.state import JsonState
 
+# Shared until something is added to them, because most calls need none of them. Never mutated.
 NO_PARAMETERS: set[str] = set()
-"""Parameters of a call that has received none yet. Shared, never mutated."""
+NO_STRAYS: "dict[str, StrayMember]" = {}
+NO_OTHERS: list[str] = []
 
 
 @define(eq=False, repr=False)
@@ -57,9 +59,9 @@ class EnvelopeState:
     """Whether the object has a key that occurs only in calls."""
     contained: bool = False
     """Whether there was an arguments object."""
-    strays: dict[str, StrayMember] = field(factory=dict)
+    strays: dict[str, StrayMember] = NO_STRAYS
     """Members that are kept until the end of the envelope, by key."""
-    others: list[str] = field(factory=list)
+    others: list[str] = NO_OTHERS
     """JSON of the arguments after the arguments object, which are kept until the end of the envelope; "" if it is too
     long to keep.
     """

@@ -7,7 +7,7 @@ sink, so that nothing inside it is mistaken for a call. A `Mismatch` *rejects* t
 that.
 """
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from statemachine.events import CallEnd, CallStart
 from statemachine.formats.compile import FormatTables
@@ -23,6 +23,8 @@ from statemachine.tools import Toolset
 MIB = 1024 * 1024
 START, INSIDE = LinePlace.START, LinePlace.INSIDE
 """Looked up at every marker; a global is faster than an enum member."""
+NO_INFOS: set[str] = set()
+"""Info strings in a reply without fenced calls. Shared, never mutated."""
 MAX_BARE_BUFFER = 1024
 """Maximum number of characters to buffer of an object without a marker before it is committed."""
 
@@ -74,9 +76,9 @@ class TextState:
     """Whether the last opener was preceded by nothing but blanks on its line, or by no visible text in the reply."""
     after_call: bool = False
     """Whether only newlines separate the next opener from the call before it."""
-    wrapping_infos: set[str] = field(factory=set)
+    wrapping_infos: set[str] = NO_INFOS
     """Info strings of fences that contained a call before any text: later fences with one of them may, too."""
-    shown_closers: set[str] = field(factory=set)
+    shown_closers: frozenset[str] = frozenset()
     """Reasoning closers that count as text from here on, because their opener was shown as text or an earlier closer
     closed nothing.
     """
@@ -239,6 +241,8 @@ class Machine:
         candidate, reader = self.candidate, self.reader
         candidate.committed = True
         if candidate.info is not None:
+            if self.text_state.wrapping_infos is NO_INFOS:
+                self.text_state.wrapping_infos = set()
             self.text_state.wrapping_infos.add(candidate.info)
         self.frames.apply(Input.COMMIT)
         # `release` precedes `CallStart` because the buffered pieces are syntax and precede the arguments in the ledger.
