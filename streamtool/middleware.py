@@ -159,18 +159,8 @@ class ToolMiddleware:
         wire = scope.pop(WIRE, None) or client_protocol(protocol, target(scope))
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
 
-        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if self.conversations.protocol(path):
-                body = await self._body(wire, scope, receive, send) if scope["method"] == "POST" else b""
-                if body is not None:
-                    await self.conversations.serve(self.store, scope, body, send)
-            elif not bounded:
-                take_over = partial(self._take_over, scope, receive, send)
-                await self.stored.serve(self.store, self.background, scope, receive, send, take_over=take_over)
-            else:
-                await self._serve(protocol, wire, scope, receive, send)
-
         bounded = self.remembers(path) is None
+        serve = partial(self._serve if bounded else self._serve_stored, protocol, wire)
         rejected = partial(self.observers.rejected, path=path)
         await self.gate.run(serve, scope, receive, send, wire, on_rejected=rejected, bounded=bounded)
 
@@ -193,15 +183,27 @@ class ToolMiddleware:
         """Return the protocol of a path that serves stored responses or conversations, or None for any other path."""
         return self.stored.protocol(path) or self.conversations.protocol(path)
 
+    async def _serve_stored(
+        self, _protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve a request for a conversation or a stored response."""
+        if self.conversations.protocol(route_path(scope)):
+            body = await self._body(wire, scope, receive, send) if scope["method"] == "POST" else b""
+            if body is not None:
+                await self.conversations.serve(self.store, scope, body, send)
+        else:
+            take_over = partial(self._take_over, scope, receive, send)
+            await self.stored.serve(self.store, self.background, scope, receive, send, take_over=take_over)
+
     async def _serve(self, protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request to one of our paths."""
-        entry: Entry = scope[ENTRY]
         body = await self._body(wire, scope, receive, send)
         if body is None:
             return
         if protocol in COUNTS:
             await self._count(wire, scope, body, receive, send)
             return
+        entry: Entry = scope[ENTRY]
         memory = ClientStoreView(self.store, entry.client, scope.get(UNSTORED))
         if protocol == COMPACT:
             answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
