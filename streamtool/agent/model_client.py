@@ -198,7 +198,7 @@ class ModelClient:
         past = (call.id for message in messages for call in message.calls)
         shown = _ShownCalls(self._conversation, self._own_tools, messages)
         checked = None if on_call is None else partial(self._check_call, on_call, shown)
-        hearing = _ReplyReceiver(self._names, tell, CallIds(lambda: new_id(chat.CALL_ID), past), checked)
+        hearing = _ReplyReceiver(self._names, tell, CallIds(new_id, chat.CALL_ID, past), checked)
         self._record = None
         asked = evolve(
             self._conversation, messages=tuple(map(self._names.translate_message, messages)), choice=self._tool_choice

@@ -10,7 +10,7 @@ Failure may occur at any point; no event follows it, and the reply is incomplete
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import assert_never
+from typing import Final, assert_never
 
 from attrs import Factory, define, evolve, field
 
@@ -128,6 +128,10 @@ class Usage:
             self.reasoning + other.reasoning,
             self.estimated or other.estimated,
         )
+
+
+NO_USAGE: Final = Usage()
+"""Usage of a reply without a report."""
 
 
 @define

@@ -39,11 +39,13 @@ class Choices:
         rules: Rules,
         parsers: ParserFactory,
         *,
-        new_id: Callable[[], str],
+        new_id: Callable[[str], str],
+        prefix: str,
         clock: Callable[[], float],
     ) -> None:
+        """`prefix` begins the ids of calls."""
         self.parsers = parsers
-        self._ids = CallIds(new_id, (call.id for message in conversation.messages for call in message.calls))
+        self._ids = CallIds(new_id, prefix, (call.id for message in conversation.messages for call in message.calls))
         self._clock = clock
         self._count = conversation.options.n
         self.filters: dict[int, ChoiceFilter] = {}
@@ -64,14 +66,22 @@ class Choices:
                 self.rules,
                 choice,
                 self._ids,
-                lambda: self.parsers.parser(self.rules, choice, may_retry=self.may_retry, any_name=self.insists),
+                self._new_parser,
                 may_retry=self.may_retry,
                 may_search=self.may_search,
                 clock=self._clock,
-                reread=lambda: self.parsers.parser(self.rules, may_retry=False),
+                reread=self._reread,
                 defers=self._count == 1 and self.parsers.plan.emulates and self.parsers.plan.model.resume > 0,
             )
         return found
+
+    def _new_parser(self, choice: int) -> TextParser:
+        """Return a new parser for an attempt at this choice."""
+        return self.parsers.parser(self.rules, choice, may_retry=self.may_retry, any_name=self.insists)
+
+    def _reread(self, _: int) -> TextParser:
+        """Return a new parser that reads text again, for any choice."""
+        return self.parsers.parser(self.rules, may_retry=False)
 
     def find_broken_call(self, choice: ChoiceFilter, before: BrokenCall | None) -> tuple[BrokenCall, TextParser] | None:
         """Return the broken call of this choice up to its last good character, and a parser that has read the text up

@@ -35,6 +35,7 @@ from attrs import evolve
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
 from streamtool.core.reply import (
+    NO_USAGE,
     Reason,
     ReplyEnd,
     ReplyEvent,
@@ -140,7 +141,8 @@ class Exchange:
             received.conversation,
             rules,
             ParserFactory(settings, received, plan, rules),
-            new_id=lambda: new_id(client.CALL_ID),
+            new_id=new_id,
+            prefix=client.CALL_ID,
             clock=clock,
         )
         self._response = ClientResponse(
@@ -657,7 +659,7 @@ class Exchange:
             self._record.reject(self._rejected)
             self.retry = True
             return
-        if usage != Usage() or self.conversation.include_usage or self._response.complete:
+        if usage != NO_USAGE or self.conversation.include_usage or self._response.complete:
             out.append(UsageReport(usage))
         out.append(ReplyEnd())
         self.done = True
@@ -781,7 +783,7 @@ class Exchange:
         continued = self._resuming.end(again)
         self._choices[0].continued()
         if continued is not None:
-            self._record.resumed.append(continued.interruption)
+            self._record.resumed += (continued.interruption,)
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
         data = self._response.send(out, done=self.done, error=self._record.error) if out else b""

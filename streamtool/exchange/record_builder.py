@@ -7,7 +7,7 @@ from attrs import evolve
 
 from streamtool.core.conversation import Options
 from streamtool.core.errors import StreamtoolError
-from streamtool.core.reply import Reason, Usage
+from streamtool.core.reply import NO_USAGE, Reason, Usage
 from streamtool.core.turns import turn_of
 from streamtool.exchange.plan import Plan
 from streamtool.exchange.received import Received
@@ -42,17 +42,17 @@ class RecordBuilder:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began = clock()
-        self._rejected: list[tuple[Finding, float]] = []
+        self._rejected: tuple[tuple[Finding, float], ...] = ()
         """The failure of each rejected attempt, and the time when it was found."""
         self._written = 0
         """Number of characters that the upstream had written before this attempt."""
-        self.usage = Usage()
+        self.usage = NO_USAGE
         """Usage of the last attempt that has ended; its `retried` field is the usage of the attempts before it."""
         self.reported_usage: Usage | None = None
         """The usage that the upstream has reported for this attempt, if any."""
         self.reason: Reason | None = None
         self.error: StreamtoolError | None = None
-        self.resumed: list[Interruption] = []
+        self.resumed: tuple[Interruption, ...] = ()
         """The interruptions of the reply that another attempt has continued."""
         self.warning = ""
         """A warning about the request, or an empty string."""
@@ -64,7 +64,7 @@ class RecordBuilder:
 
     def reject(self, finding: Finding) -> None:
         """Record a rejected attempt that is followed by another."""
-        self._rejected.append((finding, self.seconds))
+        self._rejected += ((finding, self.seconds),)
 
     def count(self, so_far: Usage | None, *, sent: int, written: int) -> None:
         """Count the usage of an attempt that has ended. `so_far` is the usage that the upstream has reported, if any.
@@ -74,19 +74,19 @@ class RecordBuilder:
         """
         usage = self.reported_usage
         if usage is None:
-            told = so_far or Usage()
+            told = so_far or NO_USAGE
             output = max(told.output, -(-(written - self._written) // BYTES_PER_TOKEN))
             usage = evolve(told, input=told.input or sent // BYTES_PER_TOKEN, output=output, estimated=True)
         before = self.usage
-        if before.retried is not None or before != Usage():
-            usage = evolve(usage, retried=evolve(before, retried=None) + (before.retried or Usage()))
+        if before.retried is not None or before != NO_USAGE:
+            usage = evolve(usage, retried=evolve(before, retried=None) + (before.retried or NO_USAGE))
         self.usage, self.reported_usage, self._written = usage, None, written
 
     def count_lost(self, so_far: Usage | None, *, sent: int) -> None:
         """Count the usage of an attempt that was meant to continue the last one, but has not."""
         told = self.reported_usage or so_far or Usage(input=sent // BYTES_PER_TOKEN, estimated=True)
         self.reported_usage = None
-        self.usage = evolve(self.usage, retried=told + (self.usage.retried or Usage()))
+        self.usage = evolve(self.usage, retried=told + (self.usage.retried or NO_USAGE))
 
     def record(
         self,
@@ -153,7 +153,7 @@ class RecordBuilder:
             warning=self.warning,
             engine="" if plan.model.engine is None else plan.model.engine.title,
             prompt_cut=response.headers.prompt_cut,
-            resumed=tuple(self.resumed),
+            resumed=self.resumed,
         )
 
     def _since(self, moment: float | None) -> float | None:

@@ -28,7 +28,8 @@ class ReplyIdentity:
     reported.
     """
 
-    _new_id: Callable[[], str]
+    _new_id: Callable[[str], str]
+    _prefix: str
     _now: int
     _start: ReplyStart = field(factory=ReplyStart, init=False)
     made: bool = field(default=False, init=False)
@@ -46,7 +47,7 @@ class ReplyIdentity:
         if not self.made:
             told = self._start
             self._start = ReplyStart(
-                (told.id if same else None) or self._new_id(),
+                (told.id if same else None) or self._new_id(self._prefix),
                 told.created or self._now,
                 told.model or asked.model,
                 told.input or sent // BYTES_PER_TOKEN,
@@ -102,7 +103,7 @@ class ClientResponse:
         """The writer's `feed` once the stream has begun; None if there is more to do for an event."""
         self.observed = False
         """Whether a listener has to be informed of each event."""
-        self.identity = ReplyIdentity(lambda: new_id(protocol.REPLY_ID), now)
+        self.identity = ReplyIdentity(new_id, protocol.REPLY_ID, now)
         self.headers = ResponseHeaders(protocol, plan, new_id("req_"))
         self.head: ResponseHead | None = None
         """The status and headers to send first; None while the status is withheld."""

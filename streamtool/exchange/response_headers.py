@@ -1,6 +1,7 @@
 """The status and headers of the response to the client: our own headers, and most of the upstream's."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from attrs import define, field
@@ -84,9 +85,17 @@ class ResponseHeaders:
         plan = self.plan
         return (
             (self._protocol.REQUEST_ID, self.request_id.encode("latin-1", "replace")),
-            (b"x-streamtool-mode", plan.mode.encode()),
-            *(((b"x-streamtool-format", plan.model.format.encode()),) if plan.emulates else ()),
-            (b"x-streamtool-attempts", str(self.attempts).encode()),
+            *_plan_headers(plan.mode, plan.model.format if plan.emulates else None, self.attempts),
             *(((b"x-streamtool-unmet", self.unmet.encode()),) if self.unmet is not None else ()),
             *(((b"x-streamtool-truncated", str(self.prompt_cut).encode()),) if self.prompt_cut is not None else ()),
         )
+
+
+@lru_cache(maxsize=64)
+def _plan_headers(mode: str, format: str | None, attempts: int) -> Headers:
+    """Return the headers that describe how a request is served. Replies share them while their streams are open."""
+    return (
+        (b"x-streamtool-mode", mode.encode()),
+        *(((b"x-streamtool-format", format.encode()),) if format is not None else ()),
+        (b"x-streamtool-attempts", str(attempts).encode()),
+    )

@@ -12,10 +12,11 @@ _ATTEMPTS: Final = 100
 class CallIds:
     """A generator of call ids that are unique within a conversation."""
 
-    __slots__ = ("_make", "_used")
+    __slots__ = ("_new_id", "_prefix", "_used")
 
-    def __init__(self, make: Callable[[], str], used: Iterable[str]) -> None:
-        self._make = make
+    def __init__(self, new_id: Callable[[str], str], prefix: str, used: Iterable[str]) -> None:
+        self._new_id = new_id
+        self._prefix = prefix
         self._used = dict.fromkeys(used, False)
         """The ids in use, and whether this object has generated them."""
 
@@ -28,7 +29,7 @@ class CallIds:
             if proposed is not None and proposed not in self._used and _LEGAL_ID.fullmatch(proposed):
                 self._used[proposed] = generated
                 return proposed
-            proposed, generated = self._make(), True
+            proposed, generated = self._new_id(self._prefix), True
         raise ValueError(f"the new call id {proposed!r} is already used, or is not legal; make ids that are unique")
 
     def is_generated(self, call_id: str) -> bool:

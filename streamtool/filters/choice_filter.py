@@ -117,25 +117,26 @@ class ChoiceFilter:
         rules: Rules,
         choice: int,
         ids: CallIds,
-        new_parser: Callable[[], TextParser],
+        new_parser: Callable[[int], TextParser],
         *,
         may_retry: bool,
         may_search: bool = False,
         clock: Callable[[], float] | None = None,
-        reread: Callable[[], TextParser] | None = None,
+        reread: Callable[[int], TextParser] | None = None,
         defers: bool = False,
     ) -> None:
-        """Prepare for the first attempt. `reread` returns a parser that reads text again, without reporting it.
-        `defers` means that a call that breaks is left open, until it is continued or given up.
+        """Prepare for the first attempt. `new_parser` returns a parser for this choice, and `reread` one that reads its
+        text again, without reporting it. `defers` means that a call that breaks is left open, until it is continued or
+        given up.
         """
         self._rules = rules
         self._new_parser = new_parser
-        self._parser = new_parser()
+        self._parser = new_parser(choice)
         # A bytearray, as pieces of text in a list or an io.StringIO would take ten times the memory. It only grows,
         # because excerpts refer to it; after any other change, it is a new one.
         self._written = bytearray() if rules.text.store_transcript else None
         self._stray_closers = StrayClosers(watching=rules.native)
-        self._unopened = UnopenedReasoning(reread or new_parser)
+        self._unopened = UnopenedReasoning(choice, reread or new_parser)
         self.choice = choice
         self.state = ChoiceState(may_retry, may_search)
         self.tally = Tally()
@@ -265,7 +266,7 @@ class ChoiceFilter:
         searched = self.state.searched  # the search, including the text before it, is now part of the prompt
         self.state.restart(may_retry=may_retry, may_search=may_search, insists=insists)
         self.continues_after_end = False
-        self._parser = self._new_parser()
+        self._parser = self._new_parser(self.choice)
         if self._written is not None and (searched or not self.state.visible):
             self._replace_written(bytearray())
         self._delayed.clear()
@@ -428,7 +429,7 @@ class ChoiceFilter:
         """Process what follows the parser's last events at the end of the upstream's text."""
         self._release_closers(out)
         if self._delayed:
-            self._parser = self._new_parser()
+            self._parser = self._new_parser(self.choice)
             self._feed_delayed(out)
             self._process(self._parser.close(), out)
         if self._calls.open:  # a native call that the upstream never ended
@@ -512,7 +513,7 @@ class ChoiceFilter:
                     self._release_closers(out, watching=True)
                 if not self.state.ended:
                     if not in_call:
-                        self._parser = self._new_parser()
+                        self._parser = self._new_parser(self.choice)
                         self._end_opened_reasoning(out)
                     self._calls.begin(name, call_id, out, source="native", signature=signature)
             case ReplyArgumentsDelta(text=text):

@@ -99,57 +99,66 @@ class VisibleText:
 
 
 class TextFilter:
-    """The stages for one choice's visible text."""
+    """The stages for one choice's visible text. Those that the rules do not need are None."""
 
-    __slots__ = ("_answer", "_hold", "_rules", "_state", "_visible", "fabricated", "opening")
+    __slots__ = ("_answer", "_hold", "_state", "_visible", "fabricated", "opening")
 
     def __init__(self, choice: int, rules: Rules, state: ChoiceState, tally: Tally) -> None:
-        self._rules = rules
         self._state = state
         self._visible = VisibleText(choice, state, rules.text.stop)
         self.fabricated = FabricatedResultFilter(choice, state, tally, self._visible)
-        self._answer = TextBuffer(rules, tally, self.fabricated, active=rules.text.form is not None)
-        self.opening = OpeningFilter(rules, state, tally, self._answer)
-        self._hold = TextBuffer(rules, tally, self.opening, active=rules.forced)
+        checks = rules.text.form is not None
+        self._answer = TextBuffer(rules, tally, self.fabricated, active=True) if checks else None
+        self.opening = OpeningFilter(rules, state, tally, self._answer or self.fabricated)
+        self._hold = TextBuffer(rules, tally, self.opening, active=True) if rules.forced else None
 
     @property
     def idle(self) -> bool:
         """Whether all stages are inactive, so that text may bypass them."""
-        holding = self._hold.active or self.opening.active or self._answer.active
-        return not (holding or self.fabricated.active or self._visible.active or self._state.ended)
+        buffers = (self._hold is not None and self._hold.active) or (self._answer is not None and self._answer.active)
+        watches = self.opening.active or self.fabricated.active or self._visible.active
+        return not (buffers or watches or self._state.ended)
 
     @property
     def holds(self) -> bool:
         """Whether text is held back until a forced call begins, the opening is decided, or the answer ends."""
-        return self._hold.holds or self.opening.holds or self._answer.holds
+        return any(stage is not None and stage.holds for stage in (self._hold, self.opening, self._answer))
 
     @property
     def buffering_reason(self) -> str:
         """The reason why text is buffered, or an empty string if none is."""
-        stages: tuple[BufferingStage, ...] = (self._hold, self.opening, self._answer, self.fabricated, self._visible)
-        return next((why for stage, why in zip(stages, _BUFFERING_REASONS, strict=True) if stage.holds), "")
+        stages: tuple[BufferingStage | None, ...] = (
+            self._hold,
+            self.opening,
+            self._answer,
+            self.fabricated,
+            self._visible,
+        )
+        reasons = zip(stages, _BUFFERING_REASONS, strict=True)
+        return next((why for stage, why in reasons if stage is not None and stage.holds), "")
 
     @property
     def answer(self) -> str:
         """The buffered answer."""
-        return self._answer.text
+        return "" if self._answer is None else self._answer.text
 
     @property
     def buffered_answer_size(self) -> int:
         """Number of characters in the buffered answer."""
-        return self._answer.size
+        return 0 if self._answer is None else self._answer.size
 
     def restart(self) -> None:
         """Reset for the next attempt."""
-        self._hold.restart(active=self._rules.forced and not self._state.calls)
+        if self._hold is not None:
+            self._hold.restart(active=not self._state.calls)
         self.opening.restart()
-        fresh = not (self._state.calls or self._state.visible)
-        self._answer.restart(active=self._rules.text.form is not None and fresh)
+        if self._answer is not None:
+            self._answer.restart(active=not (self._state.calls or self._state.visible))
         self._visible.restart()
 
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
         """Process text or reasoning that the model has written."""
-        self._hold.feed(event, out)
+        (self._hold or self.opening).feed(event, out)
 
     def end(self, out: list[ReplyEvent], *, broken: bool) -> None:
         """Note the end of the upstream's text. Text held back for a forced call stays buffered until the attempt is
@@ -160,4 +169,4 @@ class TextFilter:
 
     def close(self, out: list[ReplyEvent]) -> None:
         """Flush all buffered output, in order."""
-        self._hold.close(out)
+        (self._hold or self.opening).close(out)

@@ -29,11 +29,12 @@ _LONGEST: Final = max(len(section.close.encode()) for section in _SECTIONS)
 
 
 class UnopenedReasoning:
-    """A detector for one attempt. `new_parser` returns a parser for the text of the attempt."""
+    """A detector for one attempt at a choice. `new_parser` returns a parser for its text."""
 
-    __slots__ = ("_begin", "_calls", "_inside", "_new_parser", "_searched")
+    __slots__ = ("_begin", "_calls", "_choice", "_inside", "_new_parser", "_searched")
 
-    def __init__(self, new_parser: Callable[[], TextParser]) -> None:
+    def __init__(self, choice: int, new_parser: Callable[[int], TextParser]) -> None:
+        self._choice = choice
         self._new_parser = new_parser
         self.restart(0)
 
@@ -59,7 +60,7 @@ class UnopenedReasoning:
             if written[found.start() - 1 : found.start()] == b"`":  # a closer that is only mentioned
                 continue
             text = written[self._begin : found.start()].decode("utf-8", "surrogatepass")
-            kinds = Counter(map(type, self._new_parser().feed(text)))
+            kinds = Counter(map(type, self._new_parser(self._choice).feed(text)))
             if kinds[CallStart] == kinds[CallEnd]:  # the closer is not part of a call
                 return kinds[CallStart]
         self._searched = max(self._searched, len(written) - _LONGEST)

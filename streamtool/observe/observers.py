@@ -144,7 +144,8 @@ class Watch:
         self._client = observers.clients.of(headers)
         self._on_exchange = on_exchange
         self._ended = False
-        self._near: Callable[[], NearCall | None] = exchange.near_call
+        self._near: tuple[NearCall | None] | None = None
+        """What `examine` has found; None if it has not been called."""
         self._recording: Recording | None = None
         self._inspected: InspectedExchange | None = None
         self._debug: debug.DebugListener | None = None
@@ -188,7 +189,7 @@ class Watch:
         exchange, found = self._exchange, None
         if exchange.may_have_near_call and self._shows(exchange.record()):
             found = await off_loop(exchange.near_call)
-        self._near = lambda: found
+        self._near = (found,)
 
     def end(self, error: StreamtoolError | None = None) -> int:
         """End the watch. `error` is the reason why the exchange failed, if the record does not contain it. Further
@@ -208,7 +209,7 @@ class Watch:
         if error is not None and record.error is None:
             record = evolve(record, error=error)
         if self._shows(record):
-            record = evolve(record, near=self._near())
+            record = evolve(record, near=self._exchange.near_call() if self._near is None else self._near[0])
         if self._recording is not None:
             self._recording.end(record)
         if self._inspected is not None:

@@ -1,5 +1,6 @@
 """Unit tests of a choice's filters: passing, buffering, and that an unchanged event is the same object."""
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -121,8 +122,9 @@ def test_visible_text_ends_at_a_stop_sequence():
 
 
 def choice(found: Rules) -> ChoiceFilter:
-    ids = CallIds(iter(["call_1", "call_2"]).__next__, ())
-    return ChoiceFilter(found, 0, ids, lambda: Parser(found.callable), may_retry=True)
+    numbers = count(1)
+    ids = CallIds(lambda prefix: f"{prefix}{next(numbers)}", "call_", ())
+    return ChoiceFilter(found, 0, ids, lambda _: Parser(found.callable), may_retry=True)
 
 
 def test_text_and_arguments_pass_immediately_and_text_is_the_same_event():
@@ -156,7 +158,7 @@ def test_a_new_attempt_keeps_visible_text_and_drops_buffered_text():
 
 
 def test_an_excerpt_remains_when_the_text_that_the_model_has_written_is_replaced():
-    made = ChoiceFilter(rules(), 0, CallIds(lambda: "id", ()), Parser, may_retry=True)
+    made = ChoiceFilter(rules(), 0, CallIds(lambda _: "id", "", ()), lambda _: Parser(), may_retry=True)
     (text,) = deltas("One two three.")
     made.feed(text, [])
     before = made.excerpt()

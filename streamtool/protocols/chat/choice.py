@@ -112,7 +112,7 @@ class ChoiceReader:
         self._reasoning = wire.Joiner()
         self._open: _Call | None = None
         self._calls = 0
-        self._keys: set[CallKey] = set()
+        self._keys: set[CallKey] | None = None  # of the calls that have begun; most upstreams make none
         self._queued_calls: list[_Call] = []  # calls that began before the open call was complete
         self._queued_text: list[ReplyTextDelta | ReplyReasoningDelta] = []
 
@@ -241,6 +241,8 @@ class ChoiceReader:
             # Some upstreams number every call 0, so that only the id distinguishes one call from another.
             if same and not (name and identity and call.id and identity != call.id):
                 return call
+        if self._keys is None:
+            self._keys = set()
         if key in self._keys and not (name and (identity or key is None)):
             return None
         call = _Call(key, identity)

@@ -22,6 +22,7 @@ from attrs import Factory, define
 from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError
 from streamtool.core.reply import (
+    NO_USAGE,
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
@@ -84,7 +85,6 @@ class ReplyWriter(StreamWriter):
         "_call_suffix",
         "_choices",
         "_conversation",
-        "_custom",
         "_forwards",
         "_name",
         "_same",
@@ -106,9 +106,8 @@ class ReplyWriter(StreamWriter):
         super().__init__()
         self._conversation = conversation
         self._name = ReplyStart(id, created, model)
-        self._custom = frozenset(tool.name for tool in conversation.tools if tool.custom)
         self._choices: list[_Choice] = []  # the choices that have begun
-        self._usage = Usage()
+        self._usage = NO_USAGE
         self._same = forwards
         self._forwards = False  # whether the id, time and model are the upstream's own
         self._started = False
@@ -189,7 +188,7 @@ class ReplyWriter(StreamWriter):
         choice.plain = False
         choice.blank = True
         choice.space.call_written()
-        choice.custom = event.name in self._custom
+        choice.custom = any(tool.custom and tool.name == event.name for tool in self._conversation.tools)
         name = json_string(event.name)
         if self._conversation.legacy_functions:
             choice.arguments = choice.prefix + b'"function_call":{"arguments":'

@@ -22,6 +22,7 @@ from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError
 from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import (
+    NO_USAGE,
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
@@ -105,7 +106,7 @@ class ReplyWriter(StreamWriter):
         self._candidates: dict[int, _OutgoingCandidate] = {}
         self._started = False
         self._tail = b""  # bytes after the candidates of a chunk
-        self._usage = Usage()
+        self._usage = NO_USAGE
 
     def keepalive(self) -> bytes:
         """Return bytes that may be sent between two calls to `feed` while the upstream is silent."""

@@ -20,6 +20,7 @@ from streamtool.core.conversation import Conversation
 from streamtool.core.errors import StreamtoolError
 from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import (
+    NO_USAGE,
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
@@ -101,7 +102,7 @@ class ReplyWriter(StreamWriter):
         self._cut = False  # whether a call is incomplete
         self._space = SpaceAfterCall()
         self._end_reason: ReplyFinish | None = None
-        self._usage = Usage()
+        self._usage = NO_USAGE
 
     def keepalive(self) -> bytes:
         """Return bytes that may be sent between two calls to `feed` while the upstream is silent."""

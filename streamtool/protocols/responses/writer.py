@@ -28,6 +28,7 @@ from streamtool.core.conversation import Conversation
 from streamtool.core.errors import ReplyCancelled, StreamtoolError, UpstreamError
 from streamtool.core.excerpt import Excerpt
 from streamtool.core.reply import (
+    NO_USAGE,
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -178,7 +179,7 @@ class ReplyWriter(StreamWriter):
         self._tools = {tool.name: tool for tool in conversation.tools if tool.namespace or tool.custom or tool.kind}
         self._response: ResponseObject | None = None  # None before the reply begins
         self._sequence = 0
-        self._usage = Usage()
+        self._usage = NO_USAGE
         self._item = _Item()
         self._output = _Output()
         self._reason: Reason | None = None
