@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from streamtool.asgi.answers import new_id, send_error
 from streamtool.asgi.off_loop import LARGE_STEP, clock, is_large, off_loop, pause
@@ -41,7 +41,7 @@ from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.interfaces import Services, UpstreamRequest
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols import responses
-from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.protocols.registry import PROTOCOLS, as_counting_protocol, client_protocol
 from streamtool.protocols.table import COMPACT, COUNTS, PATHS, at_path, find_ending, without_version
 from streamtool.responses_api.background import Background
@@ -160,9 +160,9 @@ class ToolMiddleware:
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
 
         bounded = self.remembers(path) is None
-        serve = partial(self._serve if bounded else self._serve_stored, protocol, wire)
-        rejected = partial(self.observers.rejected, path=path)
-        await self.gate.run(serve, scope, receive, send, wire, on_rejected=rejected, bounded=bounded)
+        serve = self._serve if bounded else self._serve_stored
+        asked = _Request(serve, self.observers, protocol, wire, path)
+        await self.gate.run(asked.serve, scope, receive, send, wire, on_rejected=asked.rejected, bounded=bounded)
 
     def _at_another_path(self, path: str) -> tuple[str, str | None]:
         """Return the part of the path before one of our paths, and the protocol of that path; ("", None) if the path
@@ -195,20 +195,52 @@ class ToolMiddleware:
             take_over = partial(self._take_over, scope, receive, send)
             await self.stored.serve(self.store, self.background, scope, receive, send, take_over=take_over)
 
-    async def _serve(self, protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request to one of our paths."""
+    async def _serve(
+        self,
+        protocol: str,
+        wire: ClientProtocol,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        begun: "_Begun | None" = None,
+    ) -> None:
+        """Serve a request to one of our paths. It may have `begun` in another process, as a background response."""
+        begun = begun or await self._begun(protocol, wire, scope, receive, send)
+        if begun is None:
+            return
+        exchange = begun.exchange
+        entry: Entry = scope[ENTRY]
+        watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
+        try:
+            if exchange.conversation.background:
+                await self._make(begun, scope, receive, send)
+            else:
+                run = ServedExchange(self, exchange, scope, receive, send, large=begun.large)
+                with entry.ending_with(run.end):
+                    await run.run()
+            await watch.examine()
+        finally:
+            usage = watch.end(None if exchange.done else entry.error)
+            exchange.release()
+            await self.budgets.spend(scope["headers"], usage, entry.client)
+
+    async def _begun(
+        self, protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send
+    ) -> "_Begun | None":
+        """Begin the exchange for a request, or return None if the request has been answered."""
         body = await self._body(wire, scope, receive, send)
         if body is None:
-            return
+            return None
         if protocol in COUNTS:
             await self._count(wire, scope, body, receive, send)
-            return
+            return None
         entry: Entry = scope[ENTRY]
         memory = ClientStoreView(self.store, entry.client, scope.get(UNSTORED))
         if protocol == COMPACT:
             answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
             await send_json(send, answer.body, status=answer.status)
-            return
+            return None
         large = is_large(body, decoded_size(body, scope["headers"])) or self.store.blocks
         begin = partial(self._begin, wire, body, scope, memory, ready=large and PREPARES not in scope)
         try:
@@ -221,41 +253,13 @@ class ToolMiddleware:
         except StreamtoolError as error:
             self.observers.rejected(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)
-            return
+            return None
         if exchange.passthrough and PREPARES not in scope:
             watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
             with watch.passing(), entry.cancelling():
                 await self._pass(exchange, scope, body, receive, send)
-            return
-        del body, begin  # a stream may stay open for long
-        await self._run(exchange, memory, scope, receive, send, large=large)
-
-    async def _run(
-        self,
-        exchange: Exchange,
-        memory: ClientStoreView,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        large: bool,
-        continued: Continued | None = None,
-    ) -> None:
-        """Run an exchange, which may continue a background response of another process."""
-        entry: Entry = scope[ENTRY]
-        watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
-        try:
-            if exchange.conversation.background:
-                await self._make(exchange, memory, scope, receive, send, large=large, continued=continued)
-            else:
-                run = ServedExchange(self, exchange, scope, receive, send, large=large)
-                with entry.ending_with(run.end):
-                    await run.run()
-            await watch.examine()
-        finally:
-            usage = watch.end(None if exchange.done else entry.error)
-            exchange.release()
-            await self.budgets.spend(scope["headers"], usage, entry.client)
+            return None
+        return _Begun(exchange, memory, large)
 
     def _begin(
         self, wire: ClientProtocol, body: bytes, scope: Scope, memory: ClientStoreView, *, ready: bool
@@ -283,18 +287,9 @@ class ToolMiddleware:
             exchange.make_ready()
         return exchange
 
-    async def _make(
-        self,
-        exchange: Exchange,
-        memory: ClientStoreView,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        large: bool,
-        continued: Continued | None,
-    ) -> None:
+    async def _make(self, begun: "_Begun", scope: Scope, receive: Receive, send: Send) -> None:
         """Create a response in the background. Raises RequestError if the response could not be retrieved later."""
+        exchange, continued = begun.exchange, begun.continued
         entry: Entry = scope[ENTRY]
         if not self.settings.store.size:
             raise RequestError(
@@ -302,8 +297,8 @@ class ToolMiddleware:
             )
         entry.keeps_slot = True
         lease = self.settings.store.lease
-        with self.background.making(exchange, memory, lease, hosted=self.hosted, continued=continued) as made:
-            run = ServedExchange(self, exchange, scope, never_disconnects, made.put, large=large)
+        with self.background.making(exchange, begun.memory, lease, hosted=self.hosted, continued=continued) as made:
+            run = ServedExchange(self, exchange, scope, never_disconnects, made.put, large=begun.large)
             answer = [] if continued else [partial(made.answer, receive, send, self.settings.keepalive)]
             with entry.ending_with(run.end):
                 await made.make(run.run, run.end, *answer)
@@ -332,7 +327,8 @@ class ToolMiddleware:
             give_up(memory, id, found)
             return None
         _log.info("a background response of a process that has stopped is continued")
-        return partial(self._run, exchange, memory, scope, receive, send, large=True, continued=continued)
+        begun = _Begun(exchange, memory, True, continued)
+        return partial(self._serve, responses.NAME, wire, scope, receive, send, begun=begun)
 
     def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope:
         """Return the scope to call the app with."""
@@ -400,6 +396,48 @@ class ToolMiddleware:
             await self.app(inner, replay, send)
         else:
             await run_folding(partial(self.app, inner), exchange, replay, send, self.settings.limits.reply)
+
+
+@frozen
+class _Begun:
+    """An exchange that has begun."""
+
+    exchange: Exchange
+    memory: ClientStoreView
+    large: bool
+    """Whether its upstream requests are made in worker threads."""
+    continued: Continued | None = None
+    """The background response of another process that it continues, if any."""
+
+
+class _Request:
+    """A request to one of our paths, as the gate needs it. Its methods take less memory than closures, which would be
+    kept while the reply is streamed.
+    """
+
+    __slots__ = ("_observers", "_path", "_protocol", "_serve", "_wire")
+
+    def __init__(
+        self,
+        serve: Callable[[str, ClientProtocol, Scope, Receive, Send], Coroutine[Any, Any, None]],
+        observers: Observers,
+        protocol: str,
+        wire: ClientProtocol,
+        path: str,
+    ) -> None:
+        self._serve = serve
+        self._observers = observers
+        self._protocol = protocol
+        self._wire = wire
+        self._path = path
+
+    def serve(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """Return a coroutine that serves the request."""
+        return self._serve(self._protocol, self._wire, scope, receive, send)
+
+    def rejected(self, protocol: str, error: StreamtoolError, headers: Headers) -> None:
+        """Report that the gate has rejected the request."""
+        self._observers.rejected(protocol, error, headers, path=self._path)
 
 
 async def _in_outer_root(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
