@@ -56,7 +56,10 @@ MISSING: Final = object()
 """Returned for a reference whose target does not exist."""
 _NOTHING: Final[Mapping[str, Any]] = {}
 _NO_NAMES: Final[frozenset[str]] = frozenset()
+_NO_CACHE: Final[dict[Any, Any]] = {}
+"""A cache without entries. Shared, never mutated."""
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -97,12 +100,12 @@ class SchemaWalker:
         self._budget = nodes
         self._left = MAX_LOOKUP_PARTS
         # Keyed by the id of a subschema. The subschema is stored along with the result, so that its id is not reused.
-        self._resolved: dict[int, tuple[object, Mapping[str, Any]]] = {}
-        self._merged: dict[int, tuple[object, Mapping[str, Any]]] = {}
-        self._required: dict[int, tuple[object, frozenset[str]]] = {}
-        self._types: dict[int, tuple[object, frozenset[str]]] = {}
-        self._parts: dict[tuple[int, str | None], tuple[object, object]] = {}
-        self._names: dict[int, tuple[object, frozenset[str] | None]] = {}
+        self._resolved: dict[int, tuple[object, Mapping[str, Any]]] = _NO_CACHE
+        self._merged: dict[int, tuple[object, Mapping[str, Any]]] = _NO_CACHE
+        self._required: dict[int, tuple[object, frozenset[str]]] = _NO_CACHE
+        self._types: dict[int, tuple[object, frozenset[str]]] = _NO_CACHE
+        self._parts: dict[tuple[int, str | None], tuple[object, object]] = _NO_CACHE
+        self._names: dict[int, tuple[object, frozenset[str] | None]] = _NO_CACHE
 
     @property
     def exhausted(self) -> bool:
@@ -128,7 +131,8 @@ class SchemaWalker:
             return schema
         known = self._resolved.get(id(schema))
         if known is None:
-            known = self._resolved[id(schema)] = schema, self._follow_chain(schema)
+            known = schema, self._follow_chain(schema)
+            self._resolved = _added(self._resolved, id(schema), known)
         return known[1]
 
     def _follow_chain(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -158,7 +162,8 @@ class SchemaWalker:
             return found
         known = self._merged.get(id(found))
         if known is None:
-            known = self._merged[id(found)] = found, self._merge_all_of(found, parts)
+            known = found, self._merge_all_of(found, parts)
+            self._merged = _added(self._merged, id(found), known)
         return known[1]
 
     def _merge_all_of(self, schema: Mapping[str, Any], parts: Sequence[object]) -> Mapping[str, Any]:
@@ -191,7 +196,8 @@ class SchemaWalker:
             return _NO_NAMES
         known = self._required.get(id(names))
         if known is None:
-            known = self._required[id(names)] = names, frozenset(name for name in names if isinstance(name, str))
+            known = names, frozenset(name for name in names if isinstance(name, str))
+            self._required = _added(self._required, id(names), known)
         return known[1]
 
     # ---- types
@@ -208,7 +214,8 @@ class SchemaWalker:
             return known[1]
         if len(self._types) >= MAX_TYPED_PARTS:
             return ANY
-        self._types[id(schema)] = schema, ANY  # for a subschema that contains itself
+        # While the types are being read, a subschema that contains itself allows every type.
+        self._types = _added(self._types, id(schema), (schema, ANY))
         found = self._allowed_types(schema, depth)
         self._types[id(schema)] = schema, found
         return found
@@ -250,7 +257,7 @@ class SchemaWalker:
             before = self._left
             known = schema, self._look_up(lambda left: self._part(schema, key, MAX_DEPTH, left))
             if self._left < before:  # a lookup in a single subschema costs as much as the cache, whose size this limits
-                self._parts[id(schema), key] = known
+                self._parts = _added(self._parts, (id(schema), key), known)
         return known[1]
 
     def _target(self, schema: object) -> object:
@@ -293,7 +300,8 @@ class SchemaWalker:
             return None if _allows_any_name(schema) else properties(schema).keys()
         known = self._names.get(id(schema))
         if known is None:
-            known = self._names[id(schema)] = schema, self._look_up(lambda left: self._all_names(schema, left))
+            known = schema, self._look_up(lambda left: self._all_names(schema, left))
+            self._names = _added(self._names, id(schema), known)
         return known[1]
 
     def _all_names(self, schema: object, left: Iterator[int]) -> frozenset[str] | None:
@@ -331,6 +339,14 @@ class SchemaWalker:
             elif next(left, None) is None:
                 return []
         return parts
+
+
+def _added(cache: dict[K, T], key: K, value: T) -> dict[K, T]:
+    """Add an entry to a cache and return the cache, which is a new one if it had no entries: few schemas need any."""
+    if not cache:
+        return {key: value}
+    cache[key] = value
+    return cache
 
 
 def _allows_any_name(schema: Mapping[str, Any]) -> bool:

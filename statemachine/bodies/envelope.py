@@ -228,7 +228,7 @@ def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: st
             holds = yield from holds_arguments(machine, name, prescribed=prescribed, canonical=canonical)
             if holds:
                 known = can_resume(machine)
-                return arguments_member(machine, found, name) if known else other_arguments(machine)
+                return (yield from arguments_member(machine, found, name)) if known else other_arguments(machine)
             role = None
         if role in (KeyRole.NAME, KeyRole.TYPE) and declares(machine, name):
             return stray_member(machine, name, role)
@@ -242,7 +242,7 @@ def any_member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: st
         return other_arguments(machine)
     elif candidate.name is None and candidate.marked and role in (None, KeyRole.TYPE):
         return stray_member(machine, name, role)
-    return member(machine, keys, found, name)
+    return (yield from member(machine, keys, found, name))
 
 
 def candidate_envelope(candidate: Candidate, found: EnvelopeKey | None) -> Envelope:
@@ -255,7 +255,7 @@ def keyed_member(machine: Machine, found: EnvelopeKey, name: str) -> Grammar:
     """Read a member whose key is the tool name and whose value is the arguments."""
     set_name(machine, name, found.format, "name")
     yield from colon(machine)
-    yield from arguments_member(machine, found, "arguments")
+    yield from (yield from arguments_member(machine, found, "arguments"))
 
 
 def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, str | None]:
@@ -312,7 +312,7 @@ def blank(machine: Machine) -> Grammar:
     yield from json_text.skip(reader, machine.candidate.envelope.json)
 
 
-def member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -> Grammar:
+def member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -> Generator[None, None, Grammar]:
     """Return the grammar that reads the value of a key."""
     reader = machine.reader
     candidate = machine.candidate
@@ -325,7 +325,7 @@ def member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -
     if role is KeyRole.NAME and char in json_text.QUOTES:
         return name_member(machine, found, name)
     if role is KeyRole.ARGUMENTS:
-        return arguments_member(machine, found, name)
+        return (yield from arguments_member(machine, found, name))
     if role is KeyRole.CALLS and char == "[" and candidate.name is None:
         machine.candidate.format = found.format
         machine.set_marked(True)
@@ -411,9 +411,8 @@ def nested_member(machine: Machine, keys: Keys, found: EnvelopeKey, key_name: st
     yield from members(machine, keys)
 
 
-def arguments_member(machine: Machine, found: EnvelopeKey | None, key_name: str) -> Grammar:
-    """Read the arguments; queue them while the name is unknown."""
-    reader = machine.reader
+def arguments_member(machine: Machine, found: EnvelopeKey | None, key_name: str) -> Generator[None, None, Grammar]:
+    """Return the grammar that reads the arguments; they are queued while the name is unknown."""
     candidate = machine.candidate
     if candidate.arguments.begun and not resume_arguments(machine):
         raise Mismatch
@@ -431,8 +430,7 @@ def arguments_member(machine: Machine, found: EnvelopeKey | None, key_name: str)
     machine.set_target()
     # Without a schema, no member outside the object is known to be an argument.
     described = not candidate.offered or root_of(machine) is not None
-    yield from arguments(machine, as_string=body.as_string, leave_open=described and not machine.tools.accepts_any)
-    reader.target = False
+    return arguments(machine, as_string=body.as_string, leave_open=described and not machine.tools.accepts_any)
 
 
 def id_member(machine: Machine, key_name: str) -> Grammar:

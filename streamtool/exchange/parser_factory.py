@@ -6,7 +6,7 @@ reasoning, and `ObservedParser` reports to a listener.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import statemachine
 from streamtool.exchange.listener import ExchangeListener, ObservedParser, ParserOptions
@@ -109,9 +109,7 @@ class ParserFactory:
             calls_in_reasoning=thinks,
             names=settings.tool_names,
             flattened=settings.flattened,
-            limits=statemachine.Limits(
-                held=limits.held, arguments=limits.arguments, depth=limits.depth, name=limits.name
-            ),
+            limits=_limits(limits.held, limits.arguments, limits.depth, limits.name),
         )
         parser = self._observed(choice, options) if inner is None else options.parser(ledger=True)
         if inner is not None and isinstance(parser, statemachine.Parser):
@@ -174,3 +172,9 @@ class ParserFactory:
         if kept is not None:
             id = called[0] if called else answer_id(opening_text(asked.messages), shown_text(events, searches))
             memory.remember(transcript_key(id), kept)
+
+
+@lru_cache(maxsize=16)
+def _limits(held: int, arguments: int, depth: int, name: int) -> statemachine.Limits:
+    """Return these limits, which parsers share."""
+    return statemachine.Limits(held=held, arguments=arguments, depth=depth, name=name)

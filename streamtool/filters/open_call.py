@@ -109,7 +109,7 @@ class OpenCall:
         self.name = name
         self.source = source
         self.signature = signature
-        self.suspects = suspects
+        self.suspects = suspects or ()
         """Comparisons with earlier calls that this call may still repeat."""
         self.withheld = withheld and name not in rules.tools.complete
         """Whether the client does not see the call before its end, so that the model may be asked again."""

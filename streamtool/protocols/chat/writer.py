@@ -15,6 +15,7 @@ event is forwarded verbatim if its choice has begun and contains no call yet, an
 own id, time and model. Whitespace after a call is buffered until text follows.
 """
 
+from functools import cache
 from typing import Final
 
 from attrs import Factory, define
@@ -111,9 +112,9 @@ class ReplyWriter(StreamWriter):
         self._same = forwards
         self._forwards = False  # whether the id, time and model are the upstream's own
         self._started = False
-        self._tail = b',"usage":null}\n\n' if conversation.include_usage else b"}\n\n"
-        self._suffix = b'},"logprobs":null,"finish_reason":null}]' + self._tail
-        self._call_suffix = (b"}" if conversation.legacy_functions else b"}}]") + self._suffix
+        self._tail, self._suffix, self._call_suffix = _suffixes(
+            usage=conversation.include_usage, legacy=conversation.legacy_functions
+        )
 
     def _text(self, event: ReplyTextDelta, out: Out) -> None:
         if event.choice < len(self._choices):
@@ -262,3 +263,11 @@ class ReplyWriter(StreamWriter):
         self._ended = True
         for choice in self._choices:
             choice.finished, choice.plain, choice.arguments = True, False, None
+
+
+@cache
+def _suffixes(*, usage: bool, legacy: bool) -> tuple[bytes, bytes, bytes]:
+    """Return the ends of a chunk: after its choices, after a text, and after a piece of arguments."""
+    tail = b',"usage":null}\n\n' if usage else b"}\n\n"
+    suffix = b'},"logprobs":null,"finish_reason":null}]' + tail
+    return tail, suffix, (b"}" if legacy else b"}}]") + suffix
