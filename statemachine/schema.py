@@ -437,6 +437,18 @@ class Node:
         ways = [way for word in ("anyOf", "oneOf") if isinstance(found := merged.get(word), list) for way in found]
         return [way for way in ways if "object" in self._walker.types(way)]
 
+    @property
+    def may_have_homes(self) -> bool:
+        """Whether `homes` may find anything: it is certain to find nothing if no declared member has members itself."""
+        schema = self._schema
+        if not isinstance(schema, Mapping) or any(word in schema for word in COMBINING_KEYWORDS):
+            return True
+        members = properties(schema)
+        return len(members) <= MAX_MEMBERS_WITH_HOMES and any(
+            isinstance(member, Mapping) and any(word in member for word in DESCRIBING_KEYWORDS)
+            for member in members.values()
+        )
+
     def homes(self) -> Mapping[str, str]:
         """Return the keys that only one object among the declared members can contain, with that member: no other value
         can contain them at any depth, and no object allows further keys.

@@ -121,7 +121,7 @@ def begin_typing(machine: Machine) -> None:
         typed = arguments.json.typed = json_typed.typing_of(machine.tools.schema(machine.candidate.name))
         if typed is not None:
             typed.given = arguments.parameters
-            if machine.options.nest:
+            if machine.options.nest and typed.root.may_have_homes:
                 typed.nesting = Nesting(typed.root, typed.given)
 
 

@@ -136,7 +136,7 @@ class ParameterReader:
         self.level = Level(node, names, given)
         self.levels = [self.level]
         self.lists = ListReader(machine, table)
-        nests = machine.options.nest and machine.candidate.offered
+        nests = machine.options.nest and machine.candidate.offered and node.may_have_homes
         self.nesting = Nesting(node, given) if nests else None
 
     def end(self) -> None:

@@ -103,26 +103,35 @@ class Typed:
         """Whether braces may contain the items of a set."""
         self._next: Node | None = root
         """Schema of the next value."""
-        self._levels: dict[int, Node | None] = {}
-        """Schemas of the open containers, keyed by the number of containers around them."""
+        self._levels: list[Node | None] = []
+        """Schemas of the open containers, by the number of containers around them. Those of closed ones may follow."""
         self.given: set[str] = set()
         """Names of the outermost object's members so far."""
         self.nesting: Nesting | None = None
         """Members that belong to an object in the arguments; None if they are not nested."""
         self._inner: dict[int, set[str]] | None = None
-        """Names of the members so far of the open objects inside, keyed like `_levels`; None before the first."""
+        """Names of the members so far of the open objects inside, by the number of containers around them; None before
+        the first such object.
+        """
 
     # ---- the position in the text
 
     def enter(self, depth: int) -> None:
         """Record that the next value is a container with `depth` containers around it."""
-        self._levels[depth] = self._next if self._next is not None and self._next.deep else None
+        levels = self._levels
+        del levels[depth:]
+        levels.extend(None for _ in range(depth - len(levels)))
+        levels.append(self._next if self._next is not None and self._next.deep else None)
         if self._inner:
             self._inner.pop(depth, None)
 
+    def _level(self, depth: int) -> Node | None:
+        """Return the schema of the open container with `depth` containers around it, if it has one."""
+        return self._levels[depth] if 0 <= depth < len(self._levels) else None
+
     def item(self, depth: int) -> None:
         """Record that the next value is an item of the array with `depth` containers around it."""
-        around = self._levels.get(depth)
+        around = self._level(depth)
         self._next = None if around is None else around.items()
 
     def member(self, name: str) -> None:
@@ -140,7 +149,7 @@ class Typed:
 
     def key(self, reader: Reader, state: JsonState) -> Grammar:
         """Read a member's key and its colon."""
-        around = self._levels.get(len(state.stack) - 1)
+        around = self._level(len(state.stack) - 1)
         if around is None:
             self._next = None
             yield from json_text.key(reader, state)
@@ -210,7 +219,7 @@ class Typed:
         """Return whether the object with `depth` containers around it may have this key, or None if its schema does not
         describe it.
         """
-        around = self._levels.get(depth)
+        around = self._level(depth)
         return None if around is None else around.member(key) is not None
 
     def read_repaired(self, reader: Reader, state: JsonState) -> Generator[None, None, bool]:

@@ -204,6 +204,7 @@ class Reader(Buffer):
             if found.end() < len(self.text) or self.ended:
                 break
             self.arm(run, waiting=stop < len(self.text))
+            del found  # a match refers to the text
             yield
             # `feed` may have continued with another run in the meantime.
             run = self.last_run or run

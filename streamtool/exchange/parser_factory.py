@@ -5,8 +5,9 @@ The real parser may be wrapped in others: `Prefilled` handles a beginning that t
 reasoning, and `ObservedParser` reports to a listener.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
+from typing import Final
 
 import statemachine
 from streamtool.exchange.listener import ExchangeListener, ObservedParser, ParserOptions
@@ -30,6 +31,8 @@ from streamtool.prompting.transcripts import shown_text
 from streamtool.prompting.turn_instructions import instructions_text
 from streamtool.settings import Settings
 
+_NO_COUNTS: Final[Mapping[str, int]] = {}
+
 
 class ParserFactory:
     """A factory for the parsers of one exchange."""
@@ -46,7 +49,7 @@ class ParserFactory:
             quotation_sources(received.conversation, rules.callable, reporting=reporting) if quotes else None
         )
         self.listener: ExchangeListener | None = None
-        self.quotation_counts: dict[str, int] = {}
+        self.quotation_counts = _NO_COUNTS
         """Number of calls that were quotations, by reason."""
 
     @property
@@ -122,7 +125,7 @@ class ParserFactory:
         )
 
     def _report_quotation(self, choice: int, why: str) -> None:
-        self.quotation_counts[why] = self.quotation_counts.get(why, 0) + 1
+        self.quotation_counts = {**self.quotation_counts, why: self.quotation_counts.get(why, 0) + 1}
         if self.listener is not None:
             self.listener.quoted(choice, why)
 

@@ -95,7 +95,7 @@ class Tally:
     """Maximum number of characters that were buffered before they were known to be visible."""
     formats: dict[str, int] = field(factory=dict)
     """Number of calls found, by format."""
-    repairs: dict[str, None] = field(factory=dict)
+    repairs: tuple[str, ...] = ()
     """Names of the repairs made to calls, in order and without duplicates."""
     discarded: dict[str, int] = field(factory=dict)
     """Number of characters that were neither shown nor part of a call, by reason."""
@@ -117,4 +117,4 @@ class Tally:
 
     def add_repairs(self, names: tuple[str, ...]) -> None:
         """Record the names of repairs."""
-        self.repairs.update(dict.fromkeys(names))
+        self.repairs = tuple(dict.fromkeys((*self.repairs, *names)))
