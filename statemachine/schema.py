@@ -12,8 +12,9 @@ Supported keywords, as defined by JSON Schema 2020-12: `type` (a string or a lis
 `nullable`.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from operator import length_hint
 from typing import Any, Final, TypeVar
 
@@ -48,6 +49,8 @@ eleven members need 3,600.
 """
 MAX_CACHED_MEMBERS = 256
 """Maximum number of members that a node caches."""
+MAX_SHARED_NAMES = 64
+"""Maximum number of members whose spellings are shared by all objects with the same members."""
 MAX_MEMBERS_WITH_HOMES = 64
 """Maximum number of members of an object in which flattened arguments are nested; each member is looked up."""
 MAX_HOME_DEPTH = 4
@@ -394,7 +397,7 @@ class Node:
         self._schema = schema
         self._walker = walker
         self._items: tuple[Node | None] | None = None
-        self._spellings: dict[str, list[str]] | None = None
+        self._spellings: Mapping[str, Sequence[str]] | None = None
         self.types = walker.types(schema) if types is None else types
         self.optional = optional
         self.deep = isinstance(schema, Mapping) and any(word in schema for word in DESCRIBING_KEYWORDS)
@@ -504,13 +507,11 @@ class Node:
             for name in names
         )
 
-    def _known_spellings(self) -> Mapping[str, list[str]]:
+    def _known_spellings(self) -> Mapping[str, Sequence[str]]:
         """Return the declared members by spelling, or an empty mapping if any key is allowed."""
         if self._spellings is None:
-            self._spellings = {}
-            for name in self._walker.names(self._schema) or ():
-                if spelling := spelling_of(name):
-                    self._spellings.setdefault(spelling, []).append(name)
+            names = tuple(self._walker.names(self._schema) or ())
+            self._spellings = _shared_spellings(names) if len(names) <= MAX_SHARED_NAMES else _by_spelling(names)
         return self._spellings
 
     def items(self) -> "Node | None":
@@ -519,6 +520,19 @@ class Node:
             found = self._walker.part(self._schema, None)
             self._items = (None if found is None else Node(found, self._walker),)
         return self._items[0]
+
+
+def _by_spelling(names: Iterable[str]) -> Mapping[str, Sequence[str]]:
+    """Return the names by spelling."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if spelling := spelling_of(name):
+            found.setdefault(spelling, []).append(name)
+    return found
+
+
+_shared_spellings = lru_cache(maxsize=256)(_by_spelling)
+"""Returns the same, which calls of the same tool share. Never changed."""
 
 
 def described_node(schema: object) -> Node | None:

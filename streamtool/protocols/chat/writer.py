@@ -56,10 +56,10 @@ _CONTENT: Final = b'"content":'
 class _Choice:
     """State of one choice."""
 
-    prefix: bytes
-    """Beginning of a chunk, including the opening brace of its delta."""
     text: bytes
     """Prefix of a text chunk."""
+    reasoning: bytes | None = None
+    """Prefix of a reasoning chunk; None before the first."""
     calls: int = 0
     plain: bool = True
     """Whether text may be forwarded, because the choice is unfinished and contains no call yet."""
@@ -73,6 +73,11 @@ class _Choice:
     blank: bool = True
     """Whether the open call's arguments have been only whitespace so far."""
     space: SpaceAfterCall = Factory(SpaceAfterCall)
+
+    @property
+    def prefix(self) -> bytes:
+        """Beginning of a chunk, including the opening brace of its delta."""
+        return self.text[: -len(_CONTENT)]
 
 
 class ReplyWriter(StreamWriter):
@@ -142,7 +147,9 @@ class ReplyWriter(StreamWriter):
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         choice = self._choice(event.choice, out)
         if event.text and not choice.finished:
-            out += (choice.prefix, b'"reasoning_content":', json_string(event.text), self._suffix)
+            if choice.reasoning is None:
+                choice.reasoning = choice.prefix + b'"reasoning_content":'
+            out += (choice.reasoning, json_string(event.text), self._suffix)
 
     # --- the beginning
 
@@ -161,7 +168,7 @@ class ReplyWriter(StreamWriter):
         self._started = True
         while index >= len(self._choices):
             prefix = self._head() + b'"choices":[{"index":%d,"delta":{' % len(self._choices)
-            self._choices.append(_Choice(prefix, prefix + _CONTENT))
+            self._choices.append(_Choice(prefix + _CONTENT))
             out += (prefix, b'"role":"assistant","content":""', self._suffix)
         return self._choices[index]
 
