@@ -1,4 +1,4 @@
-"""What our own parts offer one another in addition to ASGI, so that a stream needs neither coroutines nor tasks.
+"""Methods that our own parts offer one another in addition to ASGI, so that a stream needs fewer coroutines and tasks.
 
 ASGI's `send` is a coroutine function. For each piece of a stream, it costs a coroutine in every layer and, between the
 upstream's connection and the task that reads from it, a future and another iteration of the event loop. Most pieces
@@ -26,7 +26,7 @@ def taker_of(send: Send) -> TakePiece:
     """Return the receiver's `take_piece`. If it does not offer one, return a function that uses its `write_now` if
     possible, and `send` otherwise. The response must have begun.
     """
-    offered: TakePiece | None = _offered(send, "take_piece")
+    offered: TakePiece | None = getattr(getattr(send, "__self__", None), "take_piece", None)
     write_now = writer_of(send)
 
     def take(piece: bytes) -> Coroutine[Any, Any, None] | None:
@@ -39,15 +39,11 @@ def taker_of(send: Send) -> TakePiece:
 
 def writer_of(send: Send) -> WriteNow | None:
     """Return the receiver's `write_now`, if it offers one."""
-    offered: WriteNow | None = _offered(send, "write_now")
+    offered: WriteNow | None = getattr(getattr(send, "__self__", None), "write_now", None)
     return offered
 
 
 def disconnects_of(send: Send) -> OnDisconnect | None:
     """Return the receiver's `on_disconnect`, if it offers one."""
-    offered: OnDisconnect | None = _offered(send, "on_disconnect")
+    offered: OnDisconnect | None = getattr(getattr(send, "__self__", None), "on_disconnect", None)
     return offered
-
-
-def _offered(send: Send, name: str) -> Any:
-    return getattr(getattr(send, "__self__", None), name, None)

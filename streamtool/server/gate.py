@@ -38,7 +38,7 @@ _log = logging.getLogger("streamtool")
 class Entry(Answer):
     """One open request and its response."""
 
-    __slots__ = ("_end", "_left", "_release", "_writing", "client", "error", "keeps_slot")
+    __slots__ = ("_end", "_left", "_release", "_writing", "client", "error", "keeps_slot", "on_disconnect")
 
     def __init__(self, wire: ClientProtocol, send: Send, client: str, release: Callable[[], object]) -> None:
         super().__init__(wire, send)
@@ -54,6 +54,8 @@ class Entry(Answer):
         self._end: Callable[[], object] = _do_nothing
         self._writing = False
         """Whether a write to the client is in progress."""
+        self.on_disconnect: OnDisconnect | None = disconnects_of(send)
+        """The server's `on_disconnect`, if it offers one."""
 
     def end(self, error: StreamtoolError) -> None:
         """End the request early. Only the first call has an effect."""
@@ -98,11 +100,6 @@ class Entry(Answer):
         if offered is not None:
             self._last = {"type": "http.response.body", "body": b"", "more_body": True}  # may be anything but the last
         return offered
-
-    @property
-    def on_disconnect(self) -> OnDisconnect | None:
-        """The server's `on_disconnect`."""
-        return disconnects_of(self._send)
 
     async def report(self, error: StreamtoolError) -> bool:
         """Report an error, like `Answer.report`. The slot is released before the response is complete."""

@@ -30,7 +30,7 @@ class Client:
         self.body = b""
         self.arrived = asyncio.Event()
         self.leave: Callable[[], object] | None = None
-        """What the server calls when this client disconnects."""
+        """Called when this client disconnects."""
         self._request = [{"type": "http.request", "body": json.dumps(PLAIN | asked).encode()}]
 
     async def receive(self) -> Any:
