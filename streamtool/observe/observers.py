@@ -209,7 +209,9 @@ class Watch:
         if error is not None and record.error is None:
             record = evolve(record, error=error)
         if self._shows(record):
-            record = evolve(record, near=self._exchange.near_call() if self._near is None else self._near[0])
+            near = self._exchange.near_call() if self._near is None else self._near[0]
+            if near is not None:
+                record = evolve(record, near=near)
         if self._recording is not None:
             self._recording.end(record)
         if self._inspected is not None:

@@ -41,6 +41,7 @@ from streamtool.protocols.shared.stream import (
     Out,
     SpaceAfterCall,
     StreamWriter,
+    ascii_string,
     json_string,
     merge_start,
     no_reason_error,
@@ -142,7 +143,8 @@ class ReplyWriter(StreamWriter):
             return  # a call that this protocol cannot express, or an empty delta
         if choice.blank:
             choice.blank = event.text.isspace()
-        out += (choice.arguments, json_string(event.text), self._call_suffix)
+        text = event.text
+        out += (choice.arguments, ascii_string(text) if text.isascii() else json_string(text), self._call_suffix)
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         choice = self._choice(event.choice, out)

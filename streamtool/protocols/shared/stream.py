@@ -70,7 +70,8 @@ COMPLETE_HEADERS: Final = ((b"content-type", b"application/json"),)
 _SPACE_HELD: Final = 4096  # maximum number of whitespace characters to buffer after a call
 _YEAR_10000: Final = 253_402_300_800
 _decode: Final = wire.decode
-_strict: Final = msgspec.json.Encoder().encode
+ascii_string: Final = msgspec.json.Encoder().encode
+"""Returns ASCII text as a quoted JSON string; `json_string` accepts any text, and costs a call more."""
 
 
 class StreamReader:
@@ -233,7 +234,7 @@ def flush_joiners(choice: int, reasoning: wire.Joiner, text: wire.Joiner, events
 
 def json_string(text: str) -> bytes:
     """Return the text as a quoted JSON string on one line, in which each lone surrogate becomes U+FFFD."""
-    return _strict(text) if text.isascii() else wire.encode(text)
+    return ascii_string(text) if text.isascii() else wire.encode(text)
 
 
 def stronger_reason(found: Reason, before: Reason | None) -> Reason:
