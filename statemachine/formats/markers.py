@@ -335,11 +335,12 @@ def trimmed_text_expression(markers: Markers[T]) -> str:
     heads, marker, begun = "".join(markers.root.next), markers.expression(complete=""), markers.begun_expression()
     begins = "|".join(f"{atom}(?!{child.expression(complete='')})" for atom, child in markers.root.next.items())
     waits = rf"(\r?\n(?:{begun}|\Z)|\r\Z|{begun})?+"
-    if (lines := markers.root.next.get(NEWLINE)) is not None:
+    lines = markers.root.next.get(NEWLINE)
+    if lines is not None and escape("\r") not in markers.root.next:
         # The text stops at each newline anyway, so no newline has to be given back.
         end = rf"(?:\Z|{marker})"
         special = rf"\r{heads}"
-        plain, other = plain_text(special), rf"[^\x00-\xff][^{special}]*+"
+        plain, other = plain_text(special), rf"[^\x00-\xff{heads}][^{special}]*+"
         ways = rf"\n(?={lines.near_misses(special, 1)})|(?!\n{end})(?:{begins})|\r(?!\n?{end})|{other}"
         return f"{plain}(?:(?:{ways}){plain})*+{waits}"
     # The expression matches greedily and then gives that newline back, because stopping at each newline would be three

@@ -42,7 +42,7 @@ class Answer:
         self._appendable = False
         """Whether events can be appended to the body."""
         self._last: ASGIMessage = {}
-        """The last message sent to the client."""
+        """The last message sent to the client; pieces written by `write_now` do not count."""
 
     def _begin(self, message: ASGIMessage) -> None:
         """Record whether events can be appended to the response that begins with this message."""
@@ -67,7 +67,7 @@ class Answer:
                 return False
             conversation = Conversation(wire.NAME, "", (), stream=True)
             writer = wire.ReplyWriter(conversation, id=new_id(wire.REPLY_ID), created=int(time.time()), model="")
-            before = b"" if last.get("body", b"").endswith(wire.BREAK) else wire.BREAK  # an extra one is harmless
-            data = before + writer.feed([ReplyFailure(error)])
+            # The last piece may end inside an event, and an extra break is harmless.
+            data = wire.BREAK + writer.feed([ReplyFailure(error)])
             await self._send({"type": "http.response.body", "body": data, "more_body": False})
         return True

@@ -10,6 +10,8 @@ offer some of the methods below. A wrapper around `send` hides them, so nothing 
 - `write_now` (a server's response, offered to the exchange): writes a piece, or returns False if `send` has to wait.
 - `on_disconnect` (also a server's response): sets the function to call when the client disconnects before the response
   is complete. Otherwise, a task has to wait for that. Servers on asyncio only.
+
+The calls may come from the event loop itself, outside any task, and in the context of another request.
 """
 
 from collections.abc import Callable, Coroutine

@@ -99,7 +99,7 @@ def project(
     if continued:
         messages.append(Message("assistant", (TextPart(continued),)))
     strict = model.prompt.roles == "strict" or not model.prompt.system_role
-    # only a search for tools may have left blank messages
+    # Only searches for tools can add blank messages.
     if strict and (searches or not model.prompt.system_role or not _alternates(messages)):
         messages = _alternate_roles(messages, system_role=model.prompt.system_role)
     choice, options = conversation.choice, conversation.options

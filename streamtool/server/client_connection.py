@@ -70,7 +70,9 @@ class ClientConnection:
         self._scope: anyio.CancelScope | None = None
         """The scope to cancel when the client disconnects."""
         self._timer: asyncio.TimerHandle | None = None
+        """The timer of the next silence check, if no task makes it."""
         self._commenting: asyncio.Task[None] | None = None
+        """The task that the timer has started to send a comment."""
         self._watching = False
         """Whether a task is waiting for the client to disconnect."""
         self._silent = 0
@@ -166,8 +168,9 @@ class ClientConnection:
         """Handle the client's disconnect."""
         if not self.complete:
             self._disconnected_now()
-        # The app may still have work to do, so it is not cancelled but given a deadline.
-        elif self._scope is not None:  # servers also send http.disconnect after a complete reply
+        # The app may still have work to do, so it is not cancelled but given a deadline. `receive` also returns
+        # http.disconnect after a complete reply.
+        elif self._scope is not None:
             self._scope.deadline = clock() + _LAST_WRITE_SECONDS
 
     def _start_timer(self, tick: float) -> None:
@@ -216,7 +219,9 @@ class ClientConnection:
         """Send a comment, unless the reply has continued before this task begins."""
         if self._may_comment:
             self.comment = anyio.Event()
-            await self.put(self._exchange.keepalive())
-            self.comment.set()
-            self.comment = None
+            try:
+                await self.put(self._exchange.keepalive())
+            finally:  # if this fails, so will the reply's own next write
+                self.comment.set()
+                self.comment = None
             self.heard = False  # our own comment does not count as activity: the next one is due an interval later

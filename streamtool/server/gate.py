@@ -96,10 +96,7 @@ class Entry(Answer):
     @property
     def write_now(self) -> WriteNow | None:
         """The server's `write_now`. Once it is used, `send` no longer sees each piece."""
-        offered = None if self._left is not None else writer_of(self._send)
-        if offered is not None:
-            self._last = {"type": "http.response.body", "body": b"", "more_body": True}  # may be anything but the last
-        return offered
+        return None if self._left is not None else writer_of(self._send)
 
     async def report(self, error: StreamtoolError) -> bool:
         """Report an error, like `Answer.report`. The slot is released before the response is complete."""

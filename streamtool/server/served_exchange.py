@@ -5,7 +5,7 @@ the app, which is cancelled as soon as it is no longer needed.
 """
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from math import inf
 from typing import Any, Final, Protocol
@@ -58,6 +58,7 @@ class ServedExchange:
         "_end_error",
         "_entry",
         "_exchange",
+        "_finishing",
         "_interruptions",
         "_large",
         "_lingers",
@@ -84,14 +85,15 @@ class ServedExchange:
         """Cancel scope of the current call to the app; None while no call is running."""
         upstream = exchange.plan.model.upstream
         self._interruptions = Interruptions() if upstream is not None and upstream.fallbacks else None
+        self._finishing = False
+        """Whether a coroutine that `take_piece` has returned is not complete yet."""
         self._lingers = False
         """Whether the app has been given a moment to send its usage."""
 
     def end(self, error: StreamtoolError | None = None) -> None:
         """End the exchange early with this error, or by default with the entry's error."""
         self._end_error = self._end_error or error
-        # The last output is written in any case, and then stops the app.
-        if not self._exchange.done or self._client.complete:
+        if not self._finishing:  # output that has been taken from the exchange is sent first
             self._stop(0)
 
     @property
@@ -103,9 +105,8 @@ class ServedExchange:
         keepalive = inf if self._exchange.conversation.background else self._driver.settings.keepalive
         templates, model = self._driver.templates, self._exchange.plan.model
         client = self._exchange.received.client
-        learns = templates.wants(model, client)
-        if learns:
-            learns = not templates.begin_learning(model, self._scope["headers"], client)
+        headers = self._scope["headers"]
+        learns = templates.wants(model, client) and not templates.begin_learning(model, headers, client)
         on_disconnect = None if learns else disconnects_of(self._send)
         try:
             if on_disconnect is not None:
@@ -115,7 +116,7 @@ class ServedExchange:
             async with anyio.create_task_group() as tasks:
                 self._client.attend(tasks, keepalive)
                 if learns:
-                    tasks.start_soon(templates.learn, model, self._scope["headers"], client)
+                    tasks.start_soon(templates.learn, model, headers, client)
                 await self._attempts()
                 if self._client.is_attended or learns:
                     tasks.cancel_scope.cancel()
@@ -185,37 +186,55 @@ class ServedExchange:
         body = message.get("body", b"")
         if type(body) is not bytes:  # some apps send a buffer, and change it later
             body = bytes(body)
-        sending = self.take_piece(body, last=not message.get("more_body", False))
+        sending = self.take_piece(body, last=not message.get("more_body", False), awaited=True)
         if sending is not None:
             await sending
 
-    def take_piece(self, piece: bytes, *, last: bool = False) -> Coroutine[Any, Any, None] | None:
+    def take_piece(
+        self, piece: bytes, *, last: bool = False, awaited: bool = False
+    ) -> Coroutine[Any, Any, None] | None:
         """Process a piece of the app's body. If something is left to be done, return a coroutine that has to be awaited
-        before the next message.
+        before the next message. `awaited` means that the caller does so at once.
         """
         exchange, client = self._exchange, self._client
         if client.complete or client.disconnected:
             return None
         size = len(piece)
         self._bytes_left = left = self._bytes_left - size
+        finish: Callable[[bytes], Coroutine[Any, Any, None]]
         if left < 0:
-            return self._conclude(exchange.fail(too_large(self._driver.settings.limits.reply)))
-        if exchange.unread + size > LARGE:
-            return self._handle_large(piece, last=last)
-        out = exchange.feed(piece)
-        if last:
-            out += exchange.close()
-        if exchange.done or exchange.retry or exchange.lingers:
-            return self._conclude(out)
-        if not out:
-            return None
-        if client.comment is not None:
-            return client.send(out)
-        # The usual case in a stream: no coroutine is needed.
-        if client.write_now is not None and client.write_now(out):
-            client.heard = True
-            return None
-        return client.put(out)
+            finish, out = self._conclude, exchange.fail(too_large(self._driver.settings.limits.reply))
+        elif exchange.unread + size > LARGE:
+            finish, out = partial(self._handle_large, last=last), piece
+        else:
+            out = exchange.feed(piece)
+            if last:
+                out += exchange.close()
+            if exchange.done or exchange.retry or exchange.lingers:
+                finish = self._conclude
+            elif not out:
+                return None
+            elif client.comment is not None:
+                finish = client.send
+            # The usual case in a stream: no coroutine is needed.
+            elif client.write_now is not None and client.write_now(out):
+                client.heard = True
+                return None
+            else:
+                finish = client.put
+        if awaited:
+            return finish(out)
+        self._finishing = True
+        return self._finish(finish, out)
+
+    async def _finish(self, finish: Callable[[bytes], Coroutine[Any, Any, None]], out: bytes) -> None:
+        """Await `finish(out)`, and then stop the app if the exchange has to end early."""
+        try:
+            await finish(out)
+        finally:
+            self._finishing = False
+            if self._early is not None:
+                self._stop(0)
 
     async def _begin(self, message: ASGIMessage) -> None:
         """Handle the start of a response."""

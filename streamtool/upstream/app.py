@@ -315,8 +315,8 @@ class _Mask:
         return data
 
     def before(self, take: TakePiece) -> TakePiece:
-        """Return a function that calls `take` with what `feed` returns."""
-        return lambda piece: take(self.feed(piece))
+        """Return a function that calls `take` with what `feed` returns, if that is not empty."""
+        return lambda piece: take(masked) if (masked := self.feed(piece)) else None
 
     def close(self) -> bytes:
         """Return the buffered text, which turned out not to be the key."""
@@ -401,6 +401,7 @@ class _Forwarding:
                 self._request.stream.release()
             pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
             complete = False
+            first = limits.first_byte - (anyio.current_time() - start)
             try:
                 # Before the status is sent: the client must not see a 401 for a key that it does not know.
                 self._raise_if_our_key(response)
@@ -410,7 +411,6 @@ class _Forwarding:
                     for name, value in ((name.lower(), value) for name, value in response.headers.raw)
                     if name in RESPONSE_HEADERS or name.startswith(_RATE_LIMITS)
                 ]
-                first = limits.first_byte - (anyio.current_time() - start)
                 await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
                 take = taker_of(self._send)
                 body = pieces if hasattr(pieces, "pass_to") else _OtherBody(pieces)

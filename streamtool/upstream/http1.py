@@ -275,7 +275,9 @@ class _Connection(asyncio.Protocol):
             await self.change()
 
     def change(self) -> asyncio.Future[None]:
-        """Return a future for the next change: a complete header, or an arrival that `take` has not taken."""
+        """Return a future for the next change: a complete header, the end of the body, an error, or an arrival that
+        `take` has not taken.
+        """
         changed = self._changed = self.loop.create_future()
         return changed
 
@@ -319,6 +321,7 @@ class _Connection(asyncio.Protocol):
 
     def _wake(self) -> None:
         """Wake the task that waits for a change."""
+        self.take = None
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
@@ -350,8 +353,10 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(error)
             return
-        take, pieces = self.take, self.pieces
-        if take is not None:  # the usual case in a stream; `take` leaves no data unread that would have to be counted
+        take, pieces, changed = self.take, self.pieces, self._changed
+        # The usual case in a stream; `take` leaves no data unread that would have to be counted. A task that has been
+        # cancelled, but has not run since, would not await the coroutine.
+        if take is not None and changed is not None and not changed.done():
             if pieces:
                 self.heard = True
                 try:
@@ -359,7 +364,6 @@ class _Connection(asyncio.Protocol):
                 except Exception as error:  # noqa: BLE001  the task raises it
                     self.blocked = _raise(error)
             if self.blocked is not None or self.complete:
-                self.take = None
                 self._wake()
             return
         self._size += len(data)
@@ -431,6 +435,7 @@ class ResponseBody(httpx.AsyncByteStream):
         self._connection: _Connection | None = connection
         self.begun = False
         """Whether a piece had arrived when the time limit was last checked."""
+        self._timer: asyncio.TimerHandle | None = None
 
     async def pass_to(self, take: TakePiece, *, first: float, idle: float) -> None:
         """Pass each piece to `take` as it arrives, until the end of the body. Pieces are never empty.
@@ -462,7 +467,8 @@ class ResponseBody(httpx.AsyncByteStream):
                     await connection.change()
         finally:
             connection.take = None
-            self._timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
 
     def _watch(self, connection: _Connection, first: float, idle: float, silent: float = 0.0) -> None:
         """Close the connection if it is silent for too long."""

@@ -1,6 +1,7 @@
 """Pieces of a reply pass from the upstream's connection to the client's without coroutines."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -8,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from streamtool.core.errors import UnavailableError
+from streamtool.asgi.pieces import taker_of
+from streamtool.core.errors import UnavailableError, UpstreamError
 from streamtool.middleware import ToolMiddleware
 from streamtool.settings import UpstreamSettings
 from streamtool.testing import DONE, chunk
@@ -179,5 +181,88 @@ def test_a_silence_is_broken_without_a_task_that_waits_for_the_client():
         assert text_of(client.body) == "".join(WORDS)
         assert client.body.endswith(DONE)
         assert client.leave is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ways", [("call", "coroutine"), ("coroutine", "coroutine")])
+def test_a_piece_taken_when_the_request_has_to_end_is_sent_before_the_error(ways: tuple[str, ...]):
+    """The request has to end between the moment when a piece is taken and the one when it can be sent."""
+
+    class Slow(Client):
+        def write_now(self, piece: bytes) -> bool:
+            return WORDS[5].encode() not in piece and ways[0] == "call" and super().write_now(piece)
+
+    def app(upstream: HttpUpstream) -> Any:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            exchange = send.__self__
+
+            class Receiver:
+                async def send(self, message: Any) -> None:
+                    await send(message)
+
+                def take_piece(self, piece: bytes) -> Any:
+                    left = exchange.take_piece(piece)
+                    if WORDS[5].encode() in piece:
+                        exchange.end(UnavailableError("the server stops"))
+                    return left
+
+            await upstream(scope, receive, Receiver().send)
+
+        return app
+
+    async def main() -> None:
+        client = Slow(tools=[PING])
+        with contextlib.suppress(ConnectionError):
+            await reply(client, app)
+        told, _, error = client.body.partition(b'data: {"error"')
+        assert text_of(told) == "".join(WORDS[:6])
+        assert b"the server stops" in error
+
+    asyncio.run(main())
+
+
+def test_a_comment_that_cannot_be_written_does_not_stop_the_reply():
+    class Failing(Client):
+        async def send(self, message: Any) -> None:
+            if b": keep-alive" in message.get("body", b""):
+                raise RuntimeError
+            await super().send(message)
+
+        def write_now(self, piece: bytes) -> bool:
+            return False
+
+    async def main() -> None:
+        client = Failing(tools=[PING])
+        await reply(client, pause=0.5)
+        assert text_of(client.body) == "".join(WORDS)
+        assert client.body.endswith(DONE)
+
+    asyncio.run(main())
+
+
+def test_an_error_after_directly_written_pieces_is_an_event_of_its_own():
+    """Of a stream that passes through, a piece may end anywhere."""
+
+    class Slow(Client):
+        def write_now(self, piece: bytes) -> bool:
+            return not piece.endswith(b"\n\n") and super().write_now(piece)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        take = taker_of(send)
+        for piece in (chunk({"content": "a"}), chunk({"content": "b"})[:30]):
+            left = take(piece)
+            if left is not None:
+                await left
+        raise UpstreamError("gone")
+
+    async def main() -> None:
+        client = Slow()
+        scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b"", "headers": []}
+        await ToolMiddleware(app, app_protocol="chat")(scope, client.receive, client.send)
+        assert client.sent["call"] == 1
+        events = client.body.split(b"\n\n")
+        assert any(event.startswith(b'data: {"error"') for event in events)
 
     asyncio.run(main())

@@ -37,6 +37,9 @@ class Transport(asyncio.Transport):
     def write_eof(self) -> None:
         self.closed = True
 
+    def pause_reading(self) -> None:
+        """Do nothing."""
+
     def resume_reading(self) -> None:
         """Do nothing."""
 
@@ -169,3 +172,16 @@ def test_a_wrapper_around_send_is_not_bypassed():
         await whole(wrapper, _)
 
     assert written(pieces) == written(whole)
+
+
+def test_reading_goes_on_after_a_large_request_so_that_a_disconnect_is_noticed():
+    async def large(send: Send, _: Transport) -> None:
+        response = cast(Any, send).__self__
+        response.flow.pause_reading()  # as uvicorn does for a large body
+        response.on_disconnect(lambda: left.append(None))
+        assert not response.flow.read_paused
+        response.on_disconnect(None)
+        await whole(send, _)
+
+    left: list[None] = []
+    assert written(large) == written(whole)

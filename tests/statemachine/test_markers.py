@@ -97,7 +97,10 @@ def test_text_is_emitted_exactly_up_to_the_next_marker(words: list[str], text: s
 
 TRIMMED = {
     words: re.compile(trimmed_text_expression(Markers([(word, word) for word in words])), re.DOTALL)
-    for words in (("<a>",), ("<a>", "END"), ("<a>", "END", "\nT:"), ("\nT:",))
+    for words in (
+        *(("<a>",), ("<a>", "END"), ("<a>", "END", "\nT:"), ("\nT:",)),
+        *(("ж>", "\nT:"), ("\rEND", "\nT:"), ("\r\nT:", "\nT:")),
+    )
 }
 
 

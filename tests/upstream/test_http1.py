@@ -340,6 +340,38 @@ def test_a_silent_upstream_is_an_error_once_the_time_limit_is_exceeded(run: Call
     run(main())
 
 
+def test_a_piece_for_a_cancelled_task_is_not_taken(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        taken: list[bytes] = []
+
+        def take(piece: bytes) -> None:
+            taken.append(piece)
+
+        async with answering(ONE, TWO) as (response, write, _):
+            task = asyncio.create_task(body_of(response).pass_to(take, first=60, idle=60))
+            write()
+            await until(lambda: taken == [b"one"])
+            task.cancel()
+            connection = body_of(response)._connection
+            assert connection is not None
+            connection.data_received(TWO)  # in the same iteration
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert taken == [b"one"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("first", [0.0, -1.0])
+def test_a_time_limit_that_is_already_exceeded(run: Callable[..., None], first: float) -> None:
+    async def main() -> None:
+        async with answering(ONE) as (response, _, _):
+            with pytest.raises(httpx.ReadTimeout):
+                await body_of(response).pass_to(lambda _: None, first=first, idle=60)
+
+    run(main())
+
+
 def test_data_between_the_pieces_does_not_count_as_unread(run: Callable[..., None]) -> None:
     async def main() -> None:
         extension = b"1;" + b"x" * 90_000

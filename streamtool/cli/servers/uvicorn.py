@@ -278,7 +278,7 @@ class _UvicornConnection(HttpToolsProtocol):
 
 
 def _do_nothing() -> None:
-    """Do nothing: no function is to be called."""
+    """Do nothing: nothing is interested in the disconnect."""
 
 
 class _Response(RequestResponseCycle):
@@ -294,6 +294,8 @@ class _Response(RequestResponseCycle):
         self.left = call or _do_nothing
         if self.disconnected:
             self.left()
+        elif call is not None:
+            self.flow.resume_reading()  # paused by a large body; a disconnect is noticed only while reading
 
     def write_now(self, piece: bytes) -> bool:
         """Write a piece of the body, or return False if `send` has to wait, or does more than writing it."""
