@@ -143,7 +143,9 @@ def sent(client: str, kind: str) -> Callable[[int], Callable[[], None]]:
             given.append([])
             for event in exchange._upstream.reader.feed(data):
                 feed(event, given[-1])
-        return lambda: each(exchange._send, given)
+        write = exchange._response.write_middle
+        assert write is not None
+        return lambda: each(write, given)
 
     return prepared
 
