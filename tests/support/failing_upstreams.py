@@ -52,7 +52,7 @@ def settings(*urls: str, more: str = "") -> Any:
     names = [f"u{i}" for i in range(len(urls))]
     text = 'chat_template = "none"\nformats = ["tool_call"]\n'
     for i, (name, url) in enumerate(zip(names, urls, strict=True)):
-        text += f'[upstream.{name}]\nurl = "{url}"\ntimeout = {{first_byte = 0.5, connect = 1.0}}\n'
+        text += f'[upstream.{name}]\nurl = "{url}"\ntimeout = {{first_byte = 1.5, connect = 1.0}}\n'
         text += f"fallbacks = {json.dumps(names[1:])}\n{more}\n" if i == 0 else ""
     return load(text, {}, {})
 
