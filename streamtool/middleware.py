@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from attrs import evolve, frozen
+from attrs import define, evolve, frozen
 
 from streamtool.asgi.answers import new_id, send_error
 from streamtool.asgi.off_loop import LARGE_STEP, clock, is_large, off_loop, pause
@@ -410,26 +410,17 @@ class _Begun:
     """The background response of another process that it continues, if any."""
 
 
+@define(eq=False)
 class _Request:
     """A request to one of our paths, as the gate needs it. Its methods take less memory than closures, which would be
     kept while the reply is streamed.
     """
 
-    __slots__ = ("_observers", "_path", "_protocol", "_serve", "_wire")
-
-    def __init__(
-        self,
-        serve: Callable[[str, ClientProtocol, Scope, Receive, Send], Coroutine[Any, Any, None]],
-        observers: Observers,
-        protocol: str,
-        wire: ClientProtocol,
-        path: str,
-    ) -> None:
-        self._serve = serve
-        self._observers = observers
-        self._protocol = protocol
-        self._wire = wire
-        self._path = path
+    _serve: Callable[[str, ClientProtocol, Scope, Receive, Send], Coroutine[Any, Any, None]]
+    _observers: Observers
+    _protocol: str
+    _wire: ClientProtocol
+    _path: str
 
     def serve(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Return a coroutine that serves the request."""

@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from streamtool.asgi.off_loop import clock, off_loop, sized
-from streamtool.asgi.pieces import OnDisconnect, WriteNow, writer_of
+from streamtool.asgi.pieces import OnDisconnect, WriteNow, disconnects_of, writer_of
 from streamtool.asgi.types import Receive, Send
 from streamtool.exchange.exchange import Exchange
 
@@ -90,6 +90,11 @@ class ClientConnection:
         # A cancelled task keeps the exchange in memory until the next garbage collection, by a cycle of its error and
         # its frame. Usually, it does not have to be cancelled: after a complete reply, servers send http.disconnect.
         return self._watching
+
+    @property
+    def on_disconnect(self) -> OnDisconnect | None:
+        """The server's `on_disconnect`, if it offers one; `attended` can then be used instead of `attend`."""
+        return disconnects_of(self._send)
 
     @contextmanager
     def attended(self, on_disconnect: OnDisconnect, keepalive: float) -> Iterator[None]:

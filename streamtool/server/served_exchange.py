@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol
 import anyio
 
 from streamtool.asgi.off_loop import LARGE, slices
-from streamtool.asgi.pieces import disconnects_of
 from streamtool.asgi.types import ATTENDED, ASGIApp, ASGIMessage, Receive, Scope, Send
 from streamtool.core.errors import CONTEXT_EXCEEDED, StreamtoolError, UpstreamError
 from streamtool.exchange.exchange import Exchange
@@ -63,7 +62,6 @@ class ServedExchange:
         "_large",
         "_lingers",
         "_scope",
-        "_send",
     )
 
     def __init__(
@@ -78,7 +76,6 @@ class ServedExchange:
         self._large = large
         """Whether the upstream request is created in a worker thread."""
         self._client = ClientConnection(exchange, receive, send)
-        self._send = send
         self._bytes_left = driver.settings.limits.reply
         """Number of bytes that the app may still send."""
         self._app: anyio.CancelScope | None = None
@@ -107,7 +104,7 @@ class ServedExchange:
         client = self._exchange.received.client
         headers = self._scope["headers"]
         learns = templates.wants(model, client) and not templates.begin_learning(model, headers, client)
-        on_disconnect = None if learns else disconnects_of(self._send)
+        on_disconnect = None if learns else self._client.on_disconnect
         try:
             if on_disconnect is not None:
                 with self._client.attended(on_disconnect, keepalive):
@@ -160,6 +157,7 @@ class ServedExchange:
             return {"type": "http.disconnect"}
 
         error: StreamtoolError
+        self._finishing = False
         try:
             with anyio.CancelScope() as self._app:
                 if self._early is None:

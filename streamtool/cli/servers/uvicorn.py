@@ -249,7 +249,8 @@ class _UvicornConnection(HttpToolsProtocol):
         if self._serves:
             self._running.disconnected = True
             self._running.message_event.set()
-            self._running.left()
+            if self._running.left is not None:
+                self._running.left()
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -277,24 +278,22 @@ class _UvicornConnection(HttpToolsProtocol):
                 self.transport.write_eof()
 
 
-def _do_nothing() -> None:
-    """Do nothing: nothing is interested in the disconnect."""
-
-
 class _Response(RequestResponseCycle):
     """A response that needs neither a coroutine for each piece nor a task that waits for the client's disconnect (see
     `asgi.pieces`).
     """
 
-    left: Callable[[], object] = staticmethod(_do_nothing)
+    left: Callable[[], object] | None = None
     """Called when the client disconnects before the response is complete."""
 
     def on_disconnect(self, call: Callable[[], object] | None) -> None:
         """Set the function to call when the client disconnects, or remove it."""
-        self.left = call or _do_nothing
+        self.left = call
+        if call is None:
+            return
         if self.disconnected:
-            self.left()
-        elif call is not None:
+            call()
+        else:
             self.flow.resume_reading()  # paused by a large body; a disconnect is noticed only while reading
 
     def write_now(self, piece: bytes) -> bool:
