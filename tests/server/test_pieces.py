@@ -85,6 +85,30 @@ async def reply(client: Client, app: Any = None, *, pause: float = 0.0, left: as
             await asyncio.wait_for(served(scope, client.receive, client.send), 30)
 
 
+def ending_at(part: bytes) -> Callable[[HttpUpstream], Any]:
+    """Return a wrapper for the upstream. The request has to end when a piece that contains `part` has been taken."""
+
+    def wrapped(upstream: HttpUpstream) -> Any:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            exchange = send.__self__
+
+            class Receiver:
+                async def send(self, message: Any) -> None:
+                    await send(message)
+
+                def take_piece(self, piece: bytes) -> Any:
+                    left = exchange.take_piece(piece)
+                    if part in piece:
+                        exchange.end(UnavailableError("the server stops"))
+                    return left
+
+            await upstream(scope, receive, Receiver().send)
+
+        return app
+
+    return wrapped
+
+
 def text_of(body: bytes) -> str:
     events = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: {")]
     return "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
@@ -118,29 +142,9 @@ def test_a_piece_that_the_server_cannot_write_at_once_is_sent():
 
 @pytest.mark.parametrize("early", [False, True])
 def test_the_last_piece_is_sent_though_the_request_has_to_end_at_the_same_time(early: bool):
-    def app(upstream: HttpUpstream) -> Any:
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            exchange = send.__self__
-
-            class Receiver:
-                """The exchange. The request has to end when the last piece arrives."""
-
-                async def send(self, message: Any) -> None:
-                    await send(message)
-
-                def take_piece(self, piece: bytes) -> Any:
-                    left = exchange.take_piece(piece)
-                    if b"stop" in piece and early:
-                        exchange.end(UnavailableError("the server stops"))
-                    return left
-
-            await upstream(scope, receive, Receiver().send)
-
-        return app
-
     async def main() -> None:
         client = Client(tools=[PING])
-        await reply(client, app)
+        await reply(client, ending_at(b"stop") if early else None)
         assert text_of(client.body) == "".join(WORDS)
         assert client.body.endswith(DONE)
         assert b"error" not in client.body
@@ -193,28 +197,10 @@ def test_a_piece_taken_when_the_request_has_to_end_is_sent_before_the_error(ways
         def write_now(self, piece: bytes) -> bool:
             return WORDS[5].encode() not in piece and ways[0] == "call" and super().write_now(piece)
 
-    def app(upstream: HttpUpstream) -> Any:
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            exchange = send.__self__
-
-            class Receiver:
-                async def send(self, message: Any) -> None:
-                    await send(message)
-
-                def take_piece(self, piece: bytes) -> Any:
-                    left = exchange.take_piece(piece)
-                    if WORDS[5].encode() in piece:
-                        exchange.end(UnavailableError("the server stops"))
-                    return left
-
-            await upstream(scope, receive, Receiver().send)
-
-        return app
-
     async def main() -> None:
         client = Slow(tools=[PING])
         with contextlib.suppress(ConnectionError):
-            await reply(client, app)
+            await reply(client, ending_at(WORDS[5].encode()))
         told, _, error = client.body.partition(b'data: {"error"')
         assert text_of(told) == "".join(WORDS[:6])
         assert b"the server stops" in error
