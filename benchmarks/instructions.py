@@ -143,9 +143,10 @@ def sent(client: str, kind: str) -> Callable[[int], Callable[[], None]]:
             given.append([])
             for event in exchange._upstream.reader.feed(data):
                 feed(event, given[-1])
-        write = exchange._response.write_middle
-        assert write is not None
-        return lambda: each(write, given)
+        writer = exchange._response.middle_writer
+        assert writer is not None
+        write = writer.text if kind == "text" else writer.arguments
+        return lambda: each(write, [event for [event] in given])
 
     return prepared
 

@@ -233,6 +233,17 @@ class Parser:
         return self._machine.frames.state
 
     @property
+    def flow(self) -> Reader:
+        """The state in which text flows through the parser.
+
+        If `scan` is not None and returns None for a piece of text, `feed` would return the piece unchanged: as one
+        event of the type `delta`, or, if that is None, as one ArgumentsDelta. A caller may then omit the call of
+        `feed`. In the case of arguments, `remaining` must not be less than the length of the piece, and has to be
+        reduced by it.
+        """
+        return self._reader
+
+    @property
     def in_call(self) -> bool:
         """Whether the text is inside a call or its markup, or may be."""
         reader = self._reader

@@ -37,6 +37,7 @@ from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError
 from streamtool.core.reply import (
     NO_USAGE,
     Reason,
+    ReplyArgumentsDelta,
     ReplyEnd,
     ReplyEvent,
     ReplyFailure,
@@ -301,7 +302,7 @@ class Exchange:
         )
 
     def _next_attempt(self) -> None:
-        self._response.headers.attempts += 1
+        self._response.begin_attempt()
         settings, alone = self._settings, self.conversation.options.n == 1
         # A retry repeats the whole request. With several choices, it would also repeat those that were accepted.
         most = 1 if not alone else min(1 + settings.retries + self._resuming.count, settings.limits.attempts)
@@ -364,14 +365,45 @@ class Exchange:
         """
         if self.done or self.retry or not data:
             return b""
+        if not self._upstream.direct:
+            return self._feed_encoded(data)
         # The common case, neither compressed nor an error: no loop over pieces and no exception handling.
-        if self._upstream.direct:
-            events = self._upstream.reader.feed(data)
-            if not events:
-                self.unread += len(data)
-                return b""
-            self.unread = self._choices.unchecked_size if self._choices.buffers_for_checks else 0
-            return self._process(split_long_text(events) if long else events)
+        events: Iterable[ReplyEvent] = self._upstream.reader.feed(data)
+        if not events:
+            self.unread += len(data)
+            return b""
+        if long:
+            events = split_long_text(events)
+        choices = self._choices
+        self.unread = choices.unchecked_size if choices.buffers_for_checks else 0
+        # Nearly every piece of a stream contains one delta of text, from which one delta follows. Such a piece is
+        # processed here, and all others are dispatched.
+        filters = choices.filters
+        out: list[ReplyEvent] = []
+        for event in events:
+            if type(event) is ReplyTextDelta and (choice := filters.get(event.choice)) is not None:
+                choice.feed(event, out)
+                if not choice.state.ended:
+                    continue
+                self._end_by_rules(choice, out)
+            else:
+                self._dispatch(event, out)
+            if self._attempt_ended:
+                return self._send(out)
+        writer = self._response.middle_writer
+        if writer is None:
+            return self._send(out)
+        if len(out) != 1:
+            return writer.feed(out) if out else b""
+        [event] = out
+        if type(event) is ReplyTextDelta:
+            return writer.text(event)
+        if type(event) is ReplyArgumentsDelta:
+            return writer.arguments(event)
+        return writer.feed(out)
+
+    def _feed_encoded(self, data: bytes) -> bytes:
+        """Process more of a body that is compressed, or that describes an error."""
         out = b""
         try:
             # A compressed body can expand enormously, so it is decoded in pieces of bounded size, and nothing is
@@ -503,27 +535,11 @@ class Exchange:
     def _process(self, events: Iterable[ReplyEvent]) -> bytes:
         """Process the upstream's events through the choice filters and return bytes for the client."""
         out: list[ReplyEvent] = []
-        # The loop is inlined for text, by far the most frequent event; all others are dispatched in `_dispatch`.
-        choices, again = self._choices.filters, self._response.headers.attempts > 1
         for event in events:
-            if type(event) is ReplyTextDelta:
-                choice = choices.get(event.choice)
-                if choice is None:
-                    choice = self._choices[event.choice]
-                if again:
-                    event = ReplyTextDelta(event.choice, event.text)  # noqa: PLW2901  its bytes contain its own id
-                choice.feed(event, out)
-                if not choice.state.ended:
-                    continue
-                self._end_by_rules(choice, out)
-            else:
-                self._dispatch(event, out)
+            self._dispatch(event, out)
             if self.done or self.retry:
                 break
-        write = self._response.write_middle
-        if write is None or self.done:
-            return self._send(out)
-        return write(out) if out else b""
+        return self._send(out)
 
     def _dispatch(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
         match event:

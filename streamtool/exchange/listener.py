@@ -91,6 +91,8 @@ class ObservedParser:
 
     __slots__ = ("_listener", "_number", "_parser", "events")
 
+    flow = None  # the listener has to see all text
+
     def __init__(self, listener: ExchangeListener, choice: int, options: ParserOptions | None) -> None:
         self._parser = NullParser() if options is None else options.parser()
         self._listener = listener

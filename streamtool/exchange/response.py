@@ -71,10 +71,10 @@ class ClientResponse:
         "head",
         "headers",
         "identity",
+        "middle_writer",
         "observed",
         "plan",
         "sent",
-        "write_middle",
     )
 
     def __init__(
@@ -99,8 +99,8 @@ class ClientResponse:
         self._store = None if protocol.store_entries is None else received.memory
         self._accumulator = None if received.conversation.stream else ReplyAccumulator()
         self._writer: ClientWriter | None = None
-        self.write_middle: Callable[[list[ReplyEvent]], bytes] | None = None
-        """The writer's `feed` once the stream has begun; None if there is more to do for an event."""
+        self.middle_writer: ClientWriter | None = None
+        """The writer once the stream has begun; None if there is more to do for an event than writing it."""
         self.observed = False
         """Whether a listener has to be informed of each event."""
         self.identity = ReplyIdentity(new_id, protocol.REPLY_ID, now)
@@ -130,6 +130,12 @@ class ClientResponse:
             self._remember(self._writer.response)
         return data
 
+    def begin_attempt(self) -> None:
+        """Note that another attempt begins, which may continue the reply."""
+        self.headers.attempts += 1
+        if self._writer is not None:
+            self._writer.stop_forwarding()
+
     def keepalive(self) -> bytes:
         """Return a keep-alive comment. From now on, the status is no longer withheld."""
         if self._accumulator is not None:
@@ -158,11 +164,11 @@ class ClientResponse:
             id=start.id,
             created=start.created,
             model=start.model,
-            forwards=self.plan.same,
+            forwards=self.plan.same and self.headers.attempts == 1,
         )
         self._writer.excerpt = self._excerpt
         if self.plan.signatures is None and not self.observed:
-            self.write_middle = self._writer.feed
+            self.middle_writer = self._writer
         return self._writer.feed(out)
 
     def _complete(self, fold: ReplyAccumulator) -> bytes:

@@ -89,6 +89,7 @@ class ChoiceFilter:
         "_direct",
         "_examine_at",
         "_examined",
+        "_flow",
         "_last_text",
         "_may_defer",
         "_native_calls",
@@ -132,6 +133,7 @@ class ChoiceFilter:
         self._rules = rules
         self._new_parser = new_parser
         self._parser = new_parser(choice)
+        self._flow = self._parser.flow
         # A bytearray, as pieces of text in a list or an io.StringIO would take ten times the memory. It only grows,
         # because excerpts refer to it; after any other change, it is a new one.
         self._written = bytearray() if rules.text.store_transcript else None
@@ -266,7 +268,7 @@ class ChoiceFilter:
         searched = self.state.searched  # the search, including the text before it, is now part of the prompt
         self.state.restart(may_retry=may_retry, may_search=may_search, insists=insists)
         self.continues_after_end = False
-        self._parser = self._new_parser(self.choice)
+        self._parse_with(self._new_parser(self.choice))
         if self._written is not None and (searched or not self.state.visible):
             self._replace_written(bytearray())
         self._delayed.clear()
@@ -284,10 +286,14 @@ class ChoiceFilter:
 
     def continue_call(self, text: str, parser: TextParser) -> None:
         """Prepare for an attempt that continues the broken call after this text, which `parser` has read."""
-        self._parser = parser
+        self._parse_with(parser)
         self.state.ended = False
         if self._written is not None:
             self._replace_written(self._written[: self._begin + len(text.encode("utf-8", "surrogatepass"))])
+
+    def _parse_with(self, parser: TextParser) -> None:
+        """Parse the next text with this parser."""
+        self._parser, self._flow = parser, parser.flow
 
     def _replace_written(self, written: bytearray) -> None:
         """Replace the text that the model has written. The old one stays as it is, because excerpts refer to it."""
@@ -340,7 +346,7 @@ class ChoiceFilter:
         if deferred is None:
             return
         if not self.state.ended:  # the text after it has not continued it
-            self._parser = NullParser()
+            self._parse_with(NullParser())
         self.state.ended = False
         self._process(deferred.events, out, continues=deferred.continues)
         if not deferred.continues:
@@ -357,11 +363,24 @@ class ChoiceFilter:
             self.characters += len(text)
             self.deltas += 1
             if self._written is not None:
-                self._written += text.encode("utf-8", "surrogatepass")
-            found = self._parser.feed(text)
-            # The usual cases are handled first, as cheaply as possible. `first.text is text` compares identity, not
-            # equality: the original event, with the bytes attached to it, is exact only if the parser returned the very
-            # object that it was fed.
+                try:
+                    self._written += text.encode()  # half the time of naming the encoding
+                except UnicodeEncodeError:
+                    self._written += text.encode("utf-8", "surrogatepass")
+            # The usual cases are handled first, as cheaply as possible: most text flows, so the parser need not be fed.
+            flow, arguments = self._flow, ""
+            if flow is not None and text and (scan := flow.scan) is not None and scan(text) is None:
+                kind = flow.delta
+                if kind is TextDelta:
+                    if self._direct and not self._blank:
+                        self._last_text = text
+                        out.append(event)
+                        return
+                elif kind is None and self._calls.streams and (room := flow.remaining - len(text)) >= 0:
+                    flow.remaining, arguments = room, text
+            found = () if arguments else self._parser.feed(text)
+            # `first.text is text` compares identity, not equality: the original event, with the bytes attached to it,
+            # is exact only if the parser returned the very object that it was fed.
             if len(found) == 1:
                 first = found[0]
                 if type(first) is TextDelta:
@@ -371,6 +390,7 @@ class ChoiceFilter:
                         if self._blank and not text.isspace():
                             self._blank = False
                             self.state.visible = True
+                            self._flow = self._parser.flow
                         out.append(event)
                         return
                     # An opening is buffered as its original events, since most openings are released after a few words
@@ -382,20 +402,20 @@ class ChoiceFilter:
                             self._text.feed(event, out)  # the original event, which may still be forwarded unchanged
                         self._direct = self._text.idle and not self._stray_closers.watching
                         return
-                # `streams` is set only for a call that needs neither buffering nor repair, so its OpenCall can be
-                # skipped.
                 elif type(first) is ArgumentsDelta and self._calls.streams:
-                    calls = self._calls
-                    text = first.text
-                    calls.pieces.append(text)
-                    arguments = _new(ReplyArgumentsDelta)
-                    arguments.choice = self.choice
-                    arguments.index = calls.index
-                    arguments.text = text
-                    out.append(arguments)
-                    if self.characters >= self._tidy_at:
-                        self._tidy()
-                    return
+                    arguments = first.text
+            # `streams` is set only for a call that needs neither buffering nor repair, so its OpenCall can be skipped.
+            if arguments:
+                calls = self._calls
+                calls.pieces.append(arguments)
+                delta = _new(ReplyArgumentsDelta)
+                delta.choice = self.choice
+                delta.index = calls.index
+                delta.text = arguments
+                out.append(delta)
+                if self.characters >= self._tidy_at:
+                    self._tidy()
+                return
             if found:
                 self._process(found, out, continues=True)
                 if self.characters >= self._tidy_at:
@@ -429,7 +449,7 @@ class ChoiceFilter:
         """Process what follows the parser's last events at the end of the upstream's text."""
         self._release_closers(out)
         if self._delayed:
-            self._parser = self._new_parser(self.choice)
+            self._parse_with(self._new_parser(self.choice))
             self._feed_delayed(out)
             self._process(self._parser.close(), out)
         if self._calls.open:  # a native call that the upstream never ended
@@ -513,7 +533,7 @@ class ChoiceFilter:
                     self._release_closers(out, watching=True)
                 if not self.state.ended:
                     if not in_call:
-                        self._parser = self._new_parser(self.choice)
+                        self._parse_with(self._new_parser(self.choice))
                         self._end_opened_reasoning(out)
                     self._calls.begin(name, call_id, out, source="native", signature=signature)
             case ReplyArgumentsDelta(text=text):

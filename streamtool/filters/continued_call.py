@@ -16,6 +16,8 @@ class ContinuedCall:
 
     __slots__ = ("_ahead", "_parser")
 
+    flow = None
+
     def __init__(self, parser: TextParser, ahead: str) -> None:
         self._parser = parser
         self._ahead = ahead

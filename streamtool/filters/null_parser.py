@@ -1,8 +1,20 @@
 """The interface of the parsers that read the upstream's text, and a no-op parser for requests without tools."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from statemachine import Event, TextDelta
+
+
+class Flow(Protocol):
+    """The state in which text flows through a parser; see `statemachine.Parser.flow`."""
+
+    remaining: int
+
+    @property
+    def scan(self) -> Callable[[str], object] | None: ...
+    @property
+    def delta(self) -> type[Event] | None: ...
 
 
 class TextParser(Protocol):
@@ -10,8 +22,21 @@ class TextParser(Protocol):
 
     @property
     def in_call(self) -> bool: ...
+    @property
+    def flow(self) -> Flow | None: ...
     def feed(self, text: str, /) -> list[Event]: ...
     def close(self, reason: str | None = None, /) -> list[Event]: ...
+
+
+class _AllText:
+    """The flow of text that needs no parser."""
+
+    remaining = 0
+    delta: type[Event] | None = TextDelta
+
+    @staticmethod
+    def scan(text: str, /) -> None:
+        """Find nothing."""
 
 
 class NullParser:
@@ -19,6 +44,7 @@ class NullParser:
 
     __slots__ = ()
 
+    flow: Flow = _AllText()
     held = 0
     in_call: bool = False
     in_reasoning: bool = False

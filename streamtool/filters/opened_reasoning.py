@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import statemachine
 from streamtool.core.conversation import Forcing
-from streamtool.filters.null_parser import TextParser
+from streamtool.filters.null_parser import Flow, TextParser
 from streamtool.filters.prefilled import Prefilled
 
 REASONING = statemachine.ReasoningDelta
@@ -56,6 +56,11 @@ class OpenedReasoning:
     def in_call(self) -> bool:
         """Whether the parser is inside a call or its markup."""
         return self._parser.in_call
+
+    @property
+    def flow(self) -> Flow | None:
+        """The parser's `flow`, once the reasoning has ended."""
+        return None if self._open else self._parser.flow
 
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """Feed a piece of the reply and return the resulting events."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import statemachine
 from streamtool.core.conversation import Forcing
-from streamtool.filters.null_parser import TextParser
+from streamtool.filters.null_parser import Flow, TextParser
 
 _BLANKS = 1000
 """Maximum number of whitespace characters before a repeated beginning."""
@@ -32,6 +32,11 @@ class Prefilled:
     def in_call(self) -> bool:
         """Whether the parser is inside a call or its markup."""
         return self._parser is not None and self._parser.in_call
+
+    @property
+    def flow(self) -> Flow | None:
+        """The parser's `flow`, once the parser is determined."""
+        return None if self._parser is None else self._parser.flow
 
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """Feed a piece of the reply and return the resulting events."""

@@ -165,6 +165,8 @@ class QuotationFilter:
         "_sources",
     )
 
+    flow = None  # all text is needed to decide about the next call
+
     def __init__(
         self,
         parser: HoldingParser,

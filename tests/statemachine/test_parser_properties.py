@@ -56,6 +56,30 @@ def test_the_outcome_does_not_depend_on_the_split(
 
 
 @both
+@given(st.data(), REPLIES, options(), REASONS)
+def test_text_that_flows_need_not_be_fed(
+    data: st.DataObject, text: str, chosen: dict[str, Any], reason: str | None
+) -> None:
+    for pieces in (data.draw(cut(text)), text):
+        parser, skipped = Parser(SOUP_TOOLS, **chosen), Parser(SOUP_TOOLS, **chosen)
+        flow = skipped.flow
+        for piece in pieces:
+            events = parser.feed(piece)
+            if not piece or flow.scan is None or flow.scan(piece) is not None:
+                assert skipped.feed(piece) == events
+            elif flow.delta is not None:
+                assert events == [flow.delta(piece)]
+            elif flow.remaining >= len(piece):
+                flow.remaining -= len(piece)
+                [event] = events
+                assert isinstance(event, ArgumentsDelta)
+                assert event.text == piece
+            else:
+                assert skipped.feed(piece) == events
+        assert skipped.close(reason) == parser.close(reason)
+
+
+@both
 @given(REPLIES, options(), REASONS)
 def test_every_sequence_of_events_is_legal(text: str, chosen: dict[str, Any], reason: str | None) -> None:
     for events in (events_of([text], SOUP_TOOLS, reason, **chosen), events_of(text, SOUP_TOOLS, reason, **chosen)):

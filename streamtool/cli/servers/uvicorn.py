@@ -27,6 +27,8 @@ _CLOSING: Final = 0.5
 _TICK: Final = 0.05
 _PIPELINED: Final = 16
 """Maximum number of pipelined requests on a connection."""
+_CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
+"""The line before a chunk, by its size in bytes. Formatting it would take a third of the time of writing a delta."""
 
 
 def serve(proxy: Service, sock: socket.socket) -> list[int]:
@@ -305,7 +307,9 @@ class _Response(RequestResponseCycle):
             or self.response_complete
         ):
             return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        size = len(piece)
+        head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
+        self.transport.write(b"".join((head, piece, b"\r\n")))
         return True
 
 

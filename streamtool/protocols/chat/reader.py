@@ -41,7 +41,7 @@ _MAX_SHAPES: Final = 4  # maximum number of event shapes to remember, in case al
 class ReplyReader(ChoicesReader[ChoiceReader]):
     """Reader for one reply with `n` choices."""
 
-    __slots__ = ("_after", "_before", "_fast_choice", "_named", "_quoted", "_shapes_learned", "_speaker")
+    __slots__ = ("_after", "_around", "_before", "_fast_choice", "_named", "_shapes_learned", "_speaker")
 
     REASONS: ClassVar = {
         "length": Reason.LENGTH,
@@ -55,8 +55,8 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
     def __init__(self, *, n: int = 1) -> None:
         super().__init__(n=n)
         self._named = False  # whether the reply has its own id, time and model, which a forwarded event repeats
-        self._before = self._after = b""  # bytes around the text of an event that contains only text
-        self._quoted = slice(0)  # the part of such an event between them, with its quotes
+        self._before = self._after = b""  # bytes around the quoted text of an event that contains only text
+        self._around = 0  # number of these bytes
         self._speaker: ChoiceReader | None = None  # the choice that this event belongs to
         self._fast_choice: ChoiceReader | None = None  # the same choice, as long as its next event may be forwarded
         self._shapes_learned = 0
@@ -67,17 +67,19 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
     def feed(self, data: bytes) -> Events:
         """Return the reply events that `data` completes."""
         quick = self._fast_choice
-        if quick is not None and data.startswith(self._before) and data.endswith(self._after):
-            try:  # the bytes between the quotes are one string, unless the event only looks similar
-                text = _string(data[self._quoted])
-            except wire.UNREADABLE:
-                text = ""
-            if text:
-                event = _new(ReplyTextDelta)
-                event.choice = quick.index
-                event.text = text
-                event.raw = data
-                return [event]
+        if quick is not None:
+            quoted = data.removeprefix(self._before).removesuffix(self._after)
+            if len(data) - len(quoted) == self._around:
+                try:  # the rest is one string, unless the event only looks similar
+                    text = _string(quoted)
+                except wire.UNREADABLE:
+                    text = ""
+                if text:
+                    event = _new(ReplyTextDelta)
+                    event.choice = quick.index
+                    event.text = text
+                    event.raw = data
+                    return [event]
         events = super().feed(data)
         speaker, stream = self._speaker, self._answer.stream
         idle = speaker is not None and speaker.plain and stream is not None and stream.idle
@@ -137,14 +139,14 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         if known or content is None or _escaped(text) is not None:
             return
         self._shapes_learned += 1
-        before, behind = raw[: content.end()], raw[content.end() + len(text) :]
+        before, after = raw[: content.end() - 1], raw[content.end() + len(text) + 1 :]
         try:
-            again = self._forwardable(_decode(before[6:] + b"x" + behind))
+            again = self._forwardable(_decode(b'%b"x"%b' % (before[6:], after)))
         except wire.UNREADABLE:
             return
-        if before + text + behind == raw and again == ReplyTextDelta(event.choice, "x"):
-            self._before, self._after, self._speaker = before, behind, self._choices[event.choice]
-            self._quoted = slice(len(before) - 1, 1 - len(behind))
+        if b'%b"%b"%b' % (before, text, after) == raw and again == ReplyTextDelta(event.choice, "x"):
+            self._before, self._after, self._speaker = before, after, self._choices[event.choice]
+            self._around = len(before) + len(after)
 
     def _start(self, fields: JsonObject, events: Events) -> None:
         super()._start(fields, events)

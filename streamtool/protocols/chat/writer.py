@@ -92,7 +92,6 @@ class ReplyWriter(StreamWriter):
         "_call_suffix",
         "_choices",
         "_conversation",
-        "_forwards",
         "_name",
         "_same",
         "_started",
@@ -116,35 +115,39 @@ class ReplyWriter(StreamWriter):
         self._choices: list[_Choice] = []  # the choices that have begun
         self._usage = NO_USAGE
         self._same = forwards
-        self._forwards = False  # whether the id, time and model are the upstream's own
         self._started = False
         self._tail, self._suffix, self._call_suffix = _suffixes(
             usage=conversation.include_usage, legacy=conversation.legacy_functions
         )
 
-    def _text(self, event: ReplyTextDelta, out: Out) -> None:
-        if event.choice < len(self._choices):
-            choice = self._choices[event.choice]
-        elif self._ended or not event.text:
-            return
-        else:
-            choice = self._choice(event.choice, out)
-        if choice.plain:
-            if event.raw is not None and self._forwards:
-                out.append(event.raw)
-            elif event.text:
-                out += (choice.text, json_string(event.text), self._suffix)
-        elif event.text and not choice.finished:
-            self._text_after_call(choice, event.text, out)
+    def text(self, event: ReplyTextDelta) -> bytes:
+        choices = self._choices
+        if event.choice >= len(choices):
+            return self._first_text(event)
+        choice = choices[event.choice]
+        if not choice.plain:
+            return self._text_after_call(choice, event.text)
+        if event.raw is not None and self._forwards:
+            return event.raw
+        return b"".join((choice.text, json_string(event.text), self._suffix)) if event.text else b""
 
-    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
-        choice = self._choices[event.choice]
-        if choice.arguments is None or event.index != choice.index or not event.text:
-            return  # a call that this protocol cannot express, or an empty delta
+    def _first_text(self, event: ReplyTextDelta) -> bytes:
+        """Return the bytes that begin a choice and write text to it."""
+        if self._ended or not event.text:
+            return b""
+        out: Out = []
+        self._choice(event.choice, out)
+        out.append(self.text(event))
+        return b"".join(out)
+
+    def arguments(self, event: ReplyArgumentsDelta) -> bytes:
+        choice, text = self._choices[event.choice], event.text
+        prefix = choice.arguments
+        if prefix is None or event.index != choice.index or not text:
+            return b""  # a call that this protocol cannot express, or an empty delta
         if choice.blank:
-            choice.blank = event.text.isspace()
-        text = event.text
-        out += (choice.arguments, ascii_string(text) if text.isascii() else json_string(text), self._call_suffix)
+            choice.blank = text.isspace()
+        return b"".join((prefix, ascii_string(text) if text.isascii() else json_string(text), self._call_suffix))
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         choice = self._choice(event.choice, out)
@@ -159,6 +162,7 @@ class ReplyWriter(StreamWriter):
         if self._started:  # another attempt: the reply keeps its id, and this attempt's events are not forwarded
             self._forwards = self._forwards and event == self._name
         else:
+            # Whether the id, time and model are the upstream's own.
             self._forwards = self._same and None not in (event.id, event.created, event.model)
             self._name = merge_start(event, self._name)
         self._choice(0, out)
@@ -227,12 +231,16 @@ class ReplyWriter(StreamWriter):
             out += (choice.arguments, b'"{}"', self._call_suffix)
         choice.arguments = None
 
-    def _text_after_call(self, choice: _Choice, text: str, out: Out) -> None:
+    def _text_after_call(self, choice: _Choice, text: str) -> bytes:
+        if not text or choice.finished:
+            return b""
+        out: Out = []
         if choice.arguments is not None:
             self._close(choice, out, complete=False)
         text = choice.space.feed(text)
         if text:
             out += (choice.text, json_string(text), self._suffix)
+        return b"".join(out)
 
     # --- the end
 

@@ -112,25 +112,25 @@ class ReplyWriter(StreamWriter):
         """Return bytes that may be sent between two calls to `feed` while the upstream is silent."""
         return KEEPALIVE
 
-    def _text(self, event: ReplyTextDelta, out: Out) -> None:
+    def text(self, event: ReplyTextDelta) -> bytes:
         candidate = self._candidates.get(event.choice)
         text = event.text
         if candidate is None or not candidate.plain:
             candidate = self._candidate(event.choice)
             if not text or self._ended or candidate.finish is not None:
-                return
+                return b""
             # Text truncates a call that is still open, because a call is written as one part and cannot be continued
             # later.
             candidate.drop_call()
             text = candidate.space.feed(text)
             candidate.plain = bool(text)
-        if text:
-            out += (self._text_prefix, json_string(text), candidate.suffix)
+        return b"".join((self._text_prefix, json_string(text), candidate.suffix)) if text else b""
 
-    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:  # noqa: ARG002  a call is written when it is complete
+    def arguments(self, event: ReplyArgumentsDelta) -> bytes:
         candidate = self._candidates[event.choice]
         if candidate.call is not None and event.index == candidate.call.index:
             candidate.arguments.add(event.text)
+        return b""  # a call is written when it is complete
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         candidate = self._candidate(event.choice)

@@ -84,7 +84,6 @@ class ReplyWriter(StreamWriter):
         "_blocks",
         "_calls",
         "_end_reason",
-        "_forwards",
         "_name",
         "_space",
         "_started",
@@ -112,22 +111,22 @@ class ReplyWriter(StreamWriter):
         # `message_start` must be the first event, so a comment is sent before it, and a `ping` only after it.
         return _PING if self._started and not self._ended else KEEPALIVE
 
-    def _text(self, event: ReplyTextDelta, out: Out) -> None:
+    def text(self, event: ReplyTextDelta) -> bytes:
         prefix = self._block.text
         if prefix is None:
-            self._say(event.text, out)
-        elif self._forwards and event.raw is not None and event.raw.startswith(prefix):
-            out.append(event.raw)
-        elif event.text:
-            out += (prefix, json_string(event.text), _SUFFIX)
+            return self._first_text(event.text)
+        if self._forwards and event.raw is not None and event.raw.startswith(prefix):
+            return event.raw
+        return b"".join((prefix, json_string(event.text), _SUFFIX)) if event.text else b""
 
-    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
-        prefix, text = self._block.arguments, event.text
-        if prefix is None or event.index != self._block.call or not text:
-            return
-        if not self._block.filled:
-            self._block.filled = not text.isspace()
-        out += (prefix, json_string(text), _SUFFIX)
+    def arguments(self, event: ReplyArgumentsDelta) -> bytes:
+        block, text = self._block, event.text
+        prefix = block.arguments
+        if prefix is None or event.index != block.call or not text:
+            return b""
+        if not block.filled:
+            block.filled = not text.isspace()
+        return b"".join((prefix, json_string(text), _SUFFIX))
 
     def _start(self, event: ReplyStart, out: Out) -> None:
         """Begin the reply, unless it has already begun. If the request is sent to the upstream again, the reply
@@ -151,18 +150,19 @@ class ReplyWriter(StreamWriter):
 
     # --- blocks
 
-    def _say(self, text: str, out: Out) -> None:
-        """Open a text block and write text to it."""
+    def _first_text(self, text: str) -> bytes:
+        """Return the bytes that open a text block and write text to it."""
         if not text or self._ended or self._end_reason is not None:
-            return
+            return b""
+        out: Out = []
         # Blocks never overlap: an open thinking block or call is closed first. Text blocks must not be empty, so
         # whitespace after a call does not open a block unless other text follows.
         self._close(out)
         text = self._space.feed(text)
-        if not text:
-            return
-        self._block.text = prefix = self._open({"type": "text", "text": ""}, b"text_delta", b"text", out)
-        out += (prefix, json_string(text), _SUFFIX)
+        if text:
+            self._block.text = prefix = self._open({"type": "text", "text": ""}, b"text_delta", b"text", out)
+            out += (prefix, json_string(text), _SUFFIX)
+        return b"".join(out)
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         """Write reasoning; its signature closes the block. A signature without text belongs to reasoning that the

@@ -108,12 +108,11 @@ class ReplyWriter(StreamWriter):
         """Return bytes that may be sent between two calls to `feed` while the upstream is silent."""
         return KEEPALIVE
 
-    def _text(self, event: ReplyTextDelta, out: Out) -> None:
+    def text(self, event: ReplyTextDelta) -> bytes:
         text = event.text
         if self._text_prefix is None:
             text = self._after_call(text)
-        if text:
-            out += (self._text_prefix or b"", json_string(text), self.LINE.suffix)
+        return b"".join((self._text_prefix or b"", json_string(text), self.LINE.suffix)) if text else b""
 
     def _after_call(self, text: str) -> str:
         """Return the text that may be written now, at the beginning of the reply or after a call."""
@@ -126,9 +125,10 @@ class ReplyWriter(StreamWriter):
             self._text_prefix = self._head + self.LINE.text
         return text
 
-    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:  # noqa: ARG002  a call is written when it is complete
+    def arguments(self, event: ReplyArgumentsDelta) -> bytes:
         if self._call is not None and event.index == self._call.index:
             self._written.add(event.text)
+        return b""  # a call is written when it is complete
 
     def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  nothing is sent yet
         self._begin(event)

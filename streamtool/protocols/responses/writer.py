@@ -185,29 +185,33 @@ class ReplyWriter(StreamWriter):
         self._reason: Reason | None = None
         self._space = SpaceAfterCall()
 
-    def _text(self, event: ReplyTextDelta, out: Out) -> None:
+    def text(self, event: ReplyTextDelta) -> bytes:
+        out: Out = []
         text = event.text
         if not text or event.choice:
-            return
+            return b""
         if self._item.kind != "message":
             if self._ended or self._reason is not None:
-                return
+                return b""
             # Items never overlap: an open call or reasoning item ends before the message is added. Whitespace after a
             # call does not add a message unless other text follows.
             self._end_item_early(out)
             text = self._space.feed(text)
-            if not text:
-                return
-            self._open_message(out)
-        self._delta(text, out)
+            if text:
+                self._open_message(out)
+        if text:
+            self._delta(text, out)
+        return b"".join(out)
 
-    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
+    def arguments(self, event: ReplyArgumentsDelta) -> bytes:
+        out: Out = []
         if event.index != self._item.call or not event.text or event.choice:
             self._typed_arguments(event, out)  # typed call, call that is not open, or no text
-            return
+            return b"".join(out)
         if self._item.blank:
             self._item.blank = event.text.isspace()
         self._delta(event.text, out)
+        return b"".join(out)
 
     def _delta(self, text: str, out: Out) -> None:
         said = json_string(text)

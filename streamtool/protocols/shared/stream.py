@@ -307,12 +307,14 @@ def drop_blank_text(parts: Iterable[ReplyPart]) -> Iterator[ReplyPart]:
 class StreamWriter:
     """Writer for one streamed reply; base class of each protocol's `ReplyWriter`."""
 
-    __slots__ = ("_ended", "excerpt")
+    __slots__ = ("_ended", "_forwards", "excerpt")
     response: bytes | None = None
     """Complete reply as one object, in protocols whose stream contains such an object."""
 
     def __init__(self) -> None:
         self._ended = False
+        self._forwards = False
+        """Whether events of an upstream that speaks this protocol may be forwarded."""
         self.excerpt: Callable[[int], Excerpt] = excerpt_without_source
         """Returns a new excerpt of the text that the model has written in a choice. Set it before `feed`."""
 
@@ -320,16 +322,18 @@ class StreamWriter:
         """Return the bytes to send to the client for `events`, possibly b""."""
         out: Out = []
         for event in events:
-            # Text and arguments are dispatched even after the end, so that no check is required in the most common
-            # case; their handlers ignore late events themselves.
             kind = type(event)
             if kind is ReplyTextDelta:
-                self._text(event, out)  # type: ignore[arg-type]  # narrowed by `kind`, which is faster than isinstance
+                out.append(self.text(event))  # type: ignore[arg-type]  # narrowed by `kind`, which is faster than isinstance
             elif kind is ReplyArgumentsDelta:
-                self._arguments(event, out)  # type: ignore[arg-type]  # as above
+                out.append(self.arguments(event))  # type: ignore[arg-type]  # as above
             elif not self._ended:
                 self._dispatch(event, out)
         return b"".join(out)
+
+    def stop_forwarding(self) -> None:
+        """Stop forwarding the upstream's events: those of another attempt do not continue this reply."""
+        self._forwards = False
 
     def keepalive(self) -> bytes:
         """Return bytes that may be sent between two calls to `feed` while the upstream is silent."""
@@ -360,10 +364,15 @@ class StreamWriter:
 
     # --- hooks for the protocol
 
-    def _text(self, event: ReplyTextDelta, out: Out) -> None:
+    # Text and arguments are also passed in after the end, so that no check is required in the most common case: these
+    # two methods ignore late events themselves. They may be called instead of `feed`, for one event.
+
+    def text(self, event: ReplyTextDelta) -> bytes:
+        """Return the bytes for a piece of text."""
         raise NotImplementedError
 
-    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
+    def arguments(self, event: ReplyArgumentsDelta) -> bytes:
+        """Return the bytes for a piece of a call's arguments."""
         raise NotImplementedError
 
     def _start(self, event: ReplyStart, out: Out) -> None:
