@@ -382,7 +382,7 @@ class Exchange:
         out: list[ReplyEvent] = []
         for event in events:
             if type(event) is ReplyTextDelta and (choice := filters.get(event.choice)) is not None:
-                choice.feed(event, out)
+                choice.feed_text(event, out)
                 if not choice.state.ended:
                     continue
                 self._end_by_rules(choice, out)

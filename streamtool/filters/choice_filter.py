@@ -359,75 +359,79 @@ class ChoiceFilter:
     def feed(self, event: UpstreamEvent, out: list[ReplyEvent]) -> None:
         """Process one event from the upstream."""
         if type(event) is ReplyTextDelta:
-            text = event.text
-            self.characters += len(text)
-            self.deltas += 1
-            if self._written is not None:
-                try:
-                    self._written += text.encode()  # half the time of naming the encoding
-                except UnicodeEncodeError:
-                    self._written += text.encode("utf-8", "surrogatepass")
-            # The usual cases are handled first, as cheaply as possible: most text flows, so the parser need not be fed.
-            flow, arguments = self._flow, ""
-            if flow is not None and text and (scan := flow.scan) is not None and scan(text) is None:
-                kind = flow.delta
-                if kind is TextDelta:
-                    if self._direct and not self._blank:
-                        self._last_text = text
-                        out.append(event)
-                        return
-                elif kind is None and self._calls.streams and (room := flow.remaining - len(text)) >= 0:
-                    flow.remaining, arguments = room, text
-            found = () if arguments else self._parser.feed(text)
-            # `first.text is text` compares identity, not equality: the original event, with the bytes attached to it,
-            # is exact only if the parser returned the very object that it was fed.
-            if len(found) == 1:
-                first = found[0]
-                if type(first) is TextDelta:
-                    if first.text is text and self._direct:
-                        # This path bypasses VisibleText, which would otherwise set `visible` and `last_text`.
-                        self._last_text = text
-                        if self._blank and not text.isspace():
-                            self._blank = False
-                            self.state.visible = True
-                            self._flow = self._parser.flow
-                        out.append(event)
-                        return
-                    # An opening is buffered as its original events, since most openings are released after a few words
-                    # and can then be forwarded unchanged as well. After `ended`, `_process` has to see the text
-                    # instead, to notice that the model continues.
-                    opening = self._text.opening.active or self._stray_closers.watching
-                    if first.text is text and opening and not self.state.ended:
-                        if not self._is_stray(text, out):
-                            self._text.feed(event, out)  # the original event, which may still be forwarded unchanged
-                        self._direct = self._text.idle and not self._stray_closers.watching
-                        return
-                elif type(first) is ArgumentsDelta and self._calls.streams:
-                    arguments = first.text
-            # `streams` is set only for a call that needs neither buffering nor repair, so its OpenCall can be skipped.
-            if arguments:
-                calls = self._calls
-                calls.pieces.append(arguments)
-                delta = _new(ReplyArgumentsDelta)
-                delta.choice = self.choice
-                delta.index = calls.index
-                delta.text = arguments
-                out.append(delta)
-                if self.characters >= self._tidy_at:
-                    self._tidy()
-                return
-            if found:
-                self._process(found, out, continues=True)
-                if self.characters >= self._tidy_at:
-                    self._tidy()
-                if self._delayed and not self._calls.open:
-                    self._feed_delayed(out)
+            self.feed_text(event, out)
         # Text is parsed even after the end, since it may be the closing marker of the last call. A native event cannot
         # be such a marker, so it always means that the model continues.
         elif self.state.ended:
             self.continues_after_end = True
         elif not isinstance(event, ReplyTextDelta):  # always true, but mypy cannot infer it
             self._feed_native(event, out)
+
+    def feed_text(self, event: ReplyTextDelta, out: list[ReplyEvent]) -> None:
+        """Process a piece of text from the upstream."""
+        text = event.text
+        self.characters += len(text)
+        self.deltas += 1
+        if self._written is not None:
+            try:
+                self._written += text.encode()  # half the time of naming the encoding
+            except UnicodeEncodeError:
+                self._written += text.encode("utf-8", "surrogatepass")
+        # The usual cases are handled first, as cheaply as possible: most text flows, so the parser need not be fed.
+        flow, arguments = self._flow, ""
+        if flow is not None and text and (scan := flow.scan) is not None and scan(text) is None:
+            kind = flow.delta
+            if kind is TextDelta:
+                if self._direct and not self._blank:
+                    self._last_text = text
+                    out.append(event)
+                    return
+            elif kind is None and self._calls.streams and (room := flow.remaining - len(text)) >= 0:
+                flow.remaining, arguments = room, text
+        found = () if arguments else self._parser.feed(text)
+        # `first.text is text` compares identity, not equality: the original event, with the bytes attached to it,
+        # is exact only if the parser returned the very object that it was fed.
+        if len(found) == 1:
+            first = found[0]
+            if type(first) is TextDelta:
+                if first.text is text and self._direct:
+                    # This path bypasses VisibleText, which would otherwise set `visible` and `last_text`.
+                    self._last_text = text
+                    if self._blank and not text.isspace():
+                        self._blank = False
+                        self.state.visible = True
+                        self._flow = self._parser.flow
+                    out.append(event)
+                    return
+                # An opening is buffered as its original events, since most openings are released after a few words
+                # and can then be forwarded unchanged as well. After `ended`, `_process` has to see the text
+                # instead, to notice that the model continues.
+                opening = self._text.opening.active or self._stray_closers.watching
+                if first.text is text and opening and not self.state.ended:
+                    if not self._is_stray(text, out):
+                        self._text.feed(event, out)  # the original event, which may still be forwarded unchanged
+                    self._direct = self._text.idle and not self._stray_closers.watching
+                    return
+            elif type(first) is ArgumentsDelta and self._calls.streams:
+                arguments = first.text
+        # `streams` is set only for a call that needs neither buffering nor repair, so its OpenCall can be skipped.
+        if arguments:
+            calls = self._calls
+            calls.pieces.append(arguments)
+            delta = _new(ReplyArgumentsDelta)
+            delta.choice = self.choice
+            delta.index = calls.index
+            delta.text = arguments
+            out.append(delta)
+            if self.characters >= self._tidy_at:
+                self._tidy()
+            return
+        if found:
+            self._process(found, out, continues=True)
+            if self.characters >= self._tidy_at:
+                self._tidy()
+            if self._delayed and not self._calls.open:
+                self._feed_delayed(out)
 
     def close(self, reason: Reason | None, out: list[ReplyEvent]) -> None:
         """Note the end of the upstream's text. If `reason` is None, the text was cut off.

@@ -884,7 +884,7 @@ async def test_a_text_delta_passes_through_eight_functions():
         "ServedExchange.take_piece",
         "Exchange.feed",
         "ReplyReader.feed",
-        "ChoiceFilter.feed",
+        "ChoiceFilter.feed_text",
         "ReplyWriter.text",
         "ClientConnection.put",
         "Entry.send",

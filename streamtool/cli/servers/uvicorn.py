@@ -307,8 +307,10 @@ class _Response(RequestResponseCycle):
             or self.response_complete
         ):
             return False
-        size = len(piece)
-        head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
+        try:
+            head = _CHUNK_HEADS[len(piece)]
+        except IndexError:
+            head = b"%x\r\n" % len(piece)
         self.transport.write(b"".join((head, piece, b"\r\n")))
         return True
 
