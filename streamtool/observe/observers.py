@@ -129,6 +129,7 @@ class Watch:
         "_near",
         "_observers",
         "_on_exchange",
+        "_record",
         "_recording",
     )
 
@@ -145,6 +146,8 @@ class Watch:
         self._on_exchange = on_exchange
         self._ended = False
         self._near: tuple[NearCall | None] | None = None
+        self._record: Record | None = None
+        """The record, if `examine` has needed it."""
         """What `examine` has found; None if it has not been called."""
         self._recording: Recording | None = None
         self._inspected: InspectedExchange | None = None
@@ -187,8 +190,10 @@ class Watch:
         this, `end` searches it.
         """
         exchange, found = self._exchange, None
-        if exchange.may_have_near_call and self._shows(exchange.record()):
-            found = await off_loop(exchange.near_call)
+        if exchange.may_have_near_call:
+            self._record = exchange.record()
+            if self._shows(self._record):
+                found = await off_loop(exchange.near_call)
         self._near = (found,)
 
     def end(self, error: StreamtoolError | None = None) -> int:
@@ -203,7 +208,7 @@ class Watch:
         self._ended = True
         if self._debug is not None:
             self._debug.end()
-        record = self._exchange.record()
+        record = self._record or self._exchange.record()
         if self._client:
             record = evolve(record, client=self._client)
         if error is not None and record.error is None:

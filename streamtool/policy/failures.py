@@ -32,10 +32,12 @@ from streamtool.prompting.selection import MAX_SEARCHES
 
 def find(evidence: Evidence) -> Finding | None:
     """Return the first failure that the evidence shows, or None."""
+    kind = type(evidence)
     for failure in FAILURES:
-        fits = failure.on is type(evidence) and failure.outcome.fits(visible=evidence.visible)
-        if fits and (detail := failure.detect(evidence)) is not None:
-            return Finding(failure, detail, evidence.problem)
+        if failure.on is kind and failure.outcome.fits(visible=evidence.visible):
+            detail = failure.detect(evidence)
+            if detail is not None:
+                return Finding(failure, detail, evidence.problem)
     return None
 
 

@@ -99,8 +99,9 @@ def project(
     if continued:
         messages.append(Message("assistant", (TextPart(continued),)))
     strict = model.prompt.roles == "strict" or not model.prompt.system_role
-    # Only searches for tools can add blank messages.
     if strict and (searches or not model.prompt.system_role or not _alternates(messages)):
+        if searches:
+            messages = _without_blanks(messages)
         messages = _alternate_roles(messages, system_role=model.prompt.system_role)
     choice, options = conversation.choice, conversation.options
     if selection is not None:
@@ -241,34 +242,35 @@ def _alternate_roles(messages: Sequence[Message], *, system_role: bool) -> list[
     """Return messages with the same text in the form that every chat template accepts.
 
     That is, at most one system message, at the start, followed by alternating user and assistant messages, the first
-    one from the user. None of them is empty.
+    one from the user. None of them is empty, except for the last one if it is not joined with the one before. Only the
+    last one of `messages` may be blank.
     """
     made: list[Message] = []
-    same: list[list[tuple[Part, ...]]] = []
-    """For each message in `made`, the contents that are joined in it."""
+    joined: dict[int, list[tuple[Part, ...]]] = {}
+    """The contents that are joined in a message, by its index in `made`."""
     leads = system_role
     """Whether all messages so far have been system messages."""
+    before = ""
+    """The role of the last message in `made`."""
     end = messages[-1] if messages else None
     for message in messages:
-        role = "user" if message.role == "system" and not leads else message.role
-        content = message.content
-        if not (len(content) == 1 and type(part := content[0]) is TextPart and part.text.strip()):
-            last = message is end and bool(made) and made[-1].role != role
-            if _is_blank(message) and not last:
-                continue
-        leads = leads and role == "system"
-        if role == "assistant" and (not made or made[-1].role == "system"):
+        role = message.role
+        if role != "system":
+            leads = False
+        elif not leads:
+            role = "user"
+        if message is end and before in ("", role) and _is_blank(message):
+            continue
+        if role == before:
+            joined.setdefault(len(made) - 1, [made[-1].content]).append(message.content)
+            continue
+        if role == "assistant" and before != "user":
             made.append(_BEGIN)
-            same.append([_BEGIN.content])
-        if made and made[-1].role == role:
-            same[-1].append(message.content)
-        else:
-            made.append(message if role == message.role else evolve(message, role=role, raw=()))
-            same.append([message.content])
-    return [
-        message if len(contents) == 1 else evolve(message, content=_join_contents(contents), raw=())
-        for message, contents in zip(made, same, strict=True)
-    ]
+        made.append(message if role == message.role else evolve(message, role=role, raw=()))
+        before = role
+    for at, contents in joined.items():
+        made[at] = evolve(made[at], content=_join_contents(contents), raw=())
+    return made
 
 
 class _Projector:
