@@ -41,7 +41,7 @@ _MAX_SHAPES: Final = 4  # maximum number of event shapes to remember, in case al
 class ReplyReader(ChoicesReader[ChoiceReader]):
     """Reader for one reply with `n` choices."""
 
-    __slots__ = ("_after", "_around", "_before", "_fast_choice", "_named", "_shapes_learned", "_speaker")
+    __slots__ = ("_after", "_before", "_fast_choice", "_named", "_shapes_learned", "_speaker")
 
     REASONS: ClassVar = {
         "length": Reason.LENGTH,
@@ -56,7 +56,6 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         super().__init__(n=n)
         self._named = False  # whether the reply has its own id, time and model, which a forwarded event repeats
         self._before = self._after = b""  # bytes around the quoted text of an event that contains only text
-        self._around = 0  # number of these bytes
         self._speaker: ChoiceReader | None = None  # the choice that this event belongs to
         self._fast_choice: ChoiceReader | None = None  # the same choice, as long as its next event may be forwarded
         self._shapes_learned = 0
@@ -68,9 +67,10 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         """Return the reply events that `data` completes."""
         quick = self._fast_choice
         if quick is not None:
-            quoted = data.removeprefix(self._before).removesuffix(self._after)
-            if len(data) - len(quoted) == self._around:
-                try:  # the rest is one string, unless the event only looks similar
+            rest = data.removeprefix(self._before)
+            quoted = rest.removesuffix(self._after)
+            if rest is not data and quoted is not rest:
+                try:  # what remains is one string, unless the event only looks similar
                     text = _string(quoted)
                 except wire.UNREADABLE:
                     text = ""
@@ -146,7 +146,6 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
             return
         if b'%b"%b"%b' % (before, text, after) == raw and again == ReplyTextDelta(event.choice, "x"):
             self._before, self._after, self._speaker = before, after, self._choices[event.choice]
-            self._around = len(before) + len(after)
 
     def _start(self, fields: JsonObject, events: Events) -> None:
         super()._start(fields, events)
