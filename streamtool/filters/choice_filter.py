@@ -388,50 +388,55 @@ class ChoiceFilter:
                     return
             elif kind is None and self._calls.streams and (room := flow.remaining - len(text)) >= 0:
                 flow.remaining, arguments = room, text
-        found = () if arguments else self._parser.feed(text)
-        # `first.text is text` compares identity, not equality: the original event, with the bytes attached to it,
-        # is exact only if the parser returned the very object that it was fed.
-        if len(found) == 1:
-            first = found[0]
-            if type(first) is TextDelta:
-                if first.text is text and self._direct:
-                    # This path bypasses VisibleText, which would otherwise set `visible` and `last_text`.
-                    self._last_text = text
-                    if self._blank and not text.isspace():
-                        self._blank = False
-                        self.state.visible = True
-                        self._flow = self._parser.flow
-                    out.append(event)
-                    return
-                # An opening is buffered as its original events, since most openings are released after a few words
-                # and can then be forwarded unchanged as well. After `ended`, `_process` has to see the text
-                # instead, to notice that the model continues.
-                opening = self._text.opening.active or self._stray_closers.watching
-                if first.text is text and opening and not self.state.ended:
-                    if not self._is_stray(text, out):
-                        self._text.feed(event, out)  # the original event, which may still be forwarded unchanged
-                    self._direct = self._text.idle and not self._stray_closers.watching
-                    return
-            elif type(first) is ArgumentsDelta and self._calls.streams:
-                arguments = first.text
+        if not arguments:
+            found = self._parser.feed(text)
+            # `first.text is text` compares identity, not equality: the original event, with the bytes attached to it,
+            # is exact only if the parser returned the very object that it was fed.
+            if len(found) == 1:
+                first = found[0]
+                if type(first) is TextDelta:
+                    if first.text is text and self._direct:
+                        # This path bypasses VisibleText, which would otherwise set `visible` and `last_text`.
+                        self._last_text = text
+                        if self._blank and not text.isspace():
+                            self._blank = False
+                            self.state.visible = True
+                            self._flow = self._parser.flow
+                        out.append(event)
+                        return
+                    # An opening is buffered as its original events, since most openings are released after a few words
+                    # and can then be forwarded unchanged as well. After `ended`, `_process` has to see the text
+                    # instead, to notice that the model continues.
+                    opening = self._text.opening.active or self._stray_closers.watching
+                    if first.text is text and opening and not self.state.ended:
+                        if not self._is_stray(text, out):
+                            self._text.feed(event, out)  # the original event, which may still be forwarded unchanged
+                        self._direct = self._text.idle and not self._stray_closers.watching
+                        return
+                elif type(first) is ArgumentsDelta and self._calls.streams:
+                    arguments = first.text
+            if not arguments:
+                if found:
+                    self._feed_events(found, out)
+                return
         # `streams` is set only for a call that needs neither buffering nor repair, so its OpenCall can be skipped.
-        if arguments:
-            calls = self._calls
-            calls.pieces.append(arguments)
-            delta = _new(ReplyArgumentsDelta)
-            delta.choice = self.choice
-            delta.index = calls.index
-            delta.text = arguments
-            out.append(delta)
-            if self.characters >= self._tidy_at:
-                self._tidy()
-            return
-        if found:
-            self._process(found, out, continues=True)
-            if self.characters >= self._tidy_at:
-                self._tidy()
-            if self._delayed and not self._calls.open:
-                self._feed_delayed(out)
+        calls = self._calls
+        calls.pieces.append(arguments)
+        delta = _new(ReplyArgumentsDelta)
+        delta.choice = self.choice
+        delta.index = calls.index
+        delta.text = arguments
+        out.append(delta)
+        if self.characters >= self._tidy_at:
+            self._tidy()
+
+    def _feed_events(self, found: Sequence[Event], out: list[ReplyEvent]) -> None:
+        """Process the parser's events for a piece of text."""
+        self._process(found, out, continues=True)
+        if self.characters >= self._tidy_at:
+            self._tidy()
+        if self._delayed and not self._calls.open:
+            self._feed_delayed(out)
 
     def close(self, reason: Reason | None, out: list[ReplyEvent]) -> None:
         """Note the end of the upstream's text. If `reason` is None, the text was cut off.
