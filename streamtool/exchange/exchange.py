@@ -358,10 +358,11 @@ class Exchange:
         self.unread = self._upstream.weight
         return b""
 
-    def feed(self, data: bytes, *, long: bool = False) -> bytes:
+    def feed(self, data: bytes, long: bool = False) -> bytes:
         """Process more of the upstream's body and return data for the client. `long` means that long deltas are
         split.
         """
+        # `long` is not keyword-only: CPython is slow to call functions with such parameters.
         if self.done or self.retry or not data:
             return b""
         # The common case, neither compressed nor an error: no loop over pieces and no exception handling.
