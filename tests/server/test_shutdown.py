@@ -516,7 +516,8 @@ async def test_a_request_ends_while_its_body_arrives(path: str):
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(app, scope, receive, send)
         await begun.wait()
-        await app.drain(0)
+        with anyio.fail_after(30):
+            await app.drain(0)
     assert sent[0]["status"] == 503
     assert SENTENCE.encode() in sent[1]["body"]
 
