@@ -162,7 +162,9 @@ class ToolMiddleware:
         bounded = self.remembers(path) is None
         serve = self._serve if bounded else self._serve_stored
         asked = _Request(serve, self.observers, protocol, wire, path)
-        await self.gate.run(asked.serve, scope, receive, send, wire, on_rejected=asked.rejected, bounded=bounded)
+        await self.gate.run(
+            asked.serve, scope, receive, send, wire, on_rejected=asked.rejected, bounded=bounded, ends_early=True
+        )
 
     def _at_another_path(self, path: str) -> tuple[str, str | None]:
         """Return the part of the path before one of our paths, and the protocol of that path; ("", None) if the path
@@ -187,6 +189,11 @@ class ToolMiddleware:
         self, _protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve a request for a conversation or a stored response."""
+        entry: Entry = scope[ENTRY]
+        with entry.cancelling():
+            await self._answer_stored(wire, scope, receive, send)
+
+    async def _answer_stored(self, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> None:
         if self.conversations.protocol(route_path(scope)):
             body = await self._body(wire, scope, receive, send) if scope["method"] == "POST" else b""
             if body is not None:
@@ -206,19 +213,24 @@ class ToolMiddleware:
         begun: "_Begun | None" = None,
     ) -> None:
         """Serve a request to one of our paths. It may have `begun` in another process, as a background response."""
-        begun = begun or await self._begun(protocol, wire, scope, receive, send)
-        if begun is None:
-            return
-        exchange = begun.exchange
         entry: Entry = scope[ENTRY]
+        if begun is None:
+            with entry.cancelling():
+                begun = await self._begun(protocol, wire, scope, receive, send)
+            if begun is None:
+                return
+        exchange = begun.exchange
         watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
         try:
             if exchange.conversation.background:
                 await self._make(begun, scope, receive, send)
             else:
                 run = ServedExchange(self, exchange, scope, receive, send, large=begun.large)
-                with entry.ending_with(run.end):
+                before = entry.end_with(run.end)
+                try:
                     await run.run()
+                finally:
+                    entry.end_with(before)
             await watch.examine()
         finally:
             usage = watch.end(None if exchange.done else entry.error)
@@ -300,8 +312,11 @@ class ToolMiddleware:
         with self.background.making(exchange, begun.memory, lease, hosted=self.hosted, continued=continued) as made:
             run = ServedExchange(self, exchange, scope, never_disconnects, made.put, large=begun.large)
             answer = [] if continued else [partial(made.answer, receive, send, self.settings.keepalive)]
-            with entry.ending_with(run.end):
+            before = entry.end_with(run.end)
+            try:
                 await made.make(run.run, run.end, *answer)
+            finally:
+                entry.end_with(before)
 
     async def _take_over(
         self, asking: Scope, receive: Receive, send: Send, memory: ClientStoreView, id: str

@@ -281,7 +281,8 @@ class Proxy:
             await send_error(wire, error, send)
             return
         refused, bounded = partial(self._tools.observers.rejected, path=path), self._tools.remembers(path) is None
-        await gate.run(app, scope, receive, send, wire, on_rejected=refused, bounded=bounded)
+        ends_early = app is self._tools
+        await gate.run(app, scope, receive, send, wire, on_rejected=refused, bounded=bounded, ends_early=ends_early)
 
     def _readiness(self) -> tuple[int, Mapping[str, object]]:
         """Return the status and body of the readiness check."""

@@ -359,10 +359,11 @@ class Exchange:
         self.unread = self._upstream.weight
         return b""
 
-    def feed(self, data: bytes, *, long: bool = False) -> bytes:
+    def feed(self, data: bytes, long: bool = False) -> bytes:
         """Process more of the upstream's body and return data for the client. `long` means that long deltas are
         split.
         """
+        # `long` is not keyword-only: CPython is slow to call functions with such parameters.
         if self.done or self.retry or not data:
             return b""
         if not self._upstream.direct:
@@ -699,10 +700,14 @@ class Exchange:
             self._count_lost()
             cause = self._resuming.pending.cause
             if isinstance(cause, ReplyFinish):
+                # An error that ends the choice is final: with `pending`, it would lead here again.
+                pending, self._resuming.pending = self._resuming.pending, None
                 self._choices[0].give_up(out)
                 self._finish_choice(self._choices[0], cause, out)
-                self._end(out)
-                self._resuming.pending = None
+                if not self._attempt_ended:
+                    self._resuming.pending = pending  # the usage has been counted
+                    self._end(out)
+                    self._resuming.pending = None
                 self.cut = self.done
                 return
             error = cause

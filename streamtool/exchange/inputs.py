@@ -10,8 +10,10 @@ plan, the stored values that the request refers to, each request to the upstream
 and the ids. So the repetition needs none of these services, and stores nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, auto
+from itertools import repeat as repeated
+from itertools import starmap
 from typing import Any, Final
 from weakref import WeakMethod
 
@@ -37,7 +39,7 @@ INPUT_OVERHEAD: Final = 100
 """Approximate number of bytes of memory that an input requires in addition to its data."""
 OTHER_OVERHEAD: Final = 1_000
 """The same for a request, and for an input that is not data."""
-_REPORTED: Final = 64
+_REPORTED: Final = 128
 """Number of deltas between two reports of a log's growth."""
 _ENCODING: Final = b"content-encoding"
 _REPLY_HEADERS: Final = frozenset((_ENCODING, b"x-request-id", b"request-id"))
@@ -161,18 +163,16 @@ class InputLog:
 
     origin: Origin
     ids: list[str]
-    inputs: list[ExchangeInput] = field(factory=list, init=False)
-    times: list[float] = field(factory=list, init=False)
-    """The time after each input. An input is complete when its time is known."""
+    read_time: Callable[[], float]
+    entries: list[ExchangeInput | float] = field(factory=list, init=False)
+    """Each input, and the time after it: an input is complete when its time is known. One list takes less time than
+    two.
+    """
     requests: list[SentRequest] = field(factory=list, init=False)
     answers: list[bool | PromptCut | Resumptions | None] = field(factory=list, init=False)
     """The decisions that depended on services, in the order in which they were made."""
     attempts: int = field(default=0, init=False)
     """Number of attempts so far."""
-    add_input: Callable[[ExchangeInput], object] = field(init=False)
-    add_time: Callable[[float], object] = field(init=False)
-    next_report: int = field(default=0, init=False)
-    """The log reports its growth when it contains more inputs."""
     journaled: int | None = field(default=None, init=False)
     """Number of inputs that the journal has received, or None without a journal."""
     stopped: bool = field(default=False, init=False)
@@ -189,7 +189,20 @@ class InputLog:
 
     def __attrs_post_init__(self) -> None:
         self._size = self.origin.size
-        self.add_input, self.add_time = self.inputs.append, self.times.append
+
+    def __len__(self) -> int:
+        """Return the number of complete inputs."""
+        return len(self.entries) // 2
+
+    def since(self, start: int, end: int) -> Iterator[tuple[ExchangeInput, float]]:
+        """Return the inputs between these numbers, with their times."""
+        entries: Any = self.entries
+        return zip(entries[2 * start : 2 * end : 2], entries[2 * start + 1 : 2 * end : 2], strict=False)
+
+    @property
+    def inputs(self) -> list[ExchangeInput]:
+        """All inputs."""
+        return [one for one, _ in self.since(0, len(self))]
 
     def watch(self, on_growth: Callable[[], object]) -> None:
         """Keep all inputs from now on, also those that the journal has received. `on_growth` is a method that is called
@@ -202,23 +215,32 @@ class InputLog:
         """Return the approximate size in bytes, including the request. Only the inputs since the last call are counted.
         Calls must not overlap.
         """
-        count = len(self.times)
-        deltas = [len(one) for one in self.inputs[self._counted : count] if type(one) is bytes]
-        self._deltas_size += sum(deltas) + INPUT_OVERHEAD * len(deltas)
+        count = len(self)
+        new: Any = self.entries[2 * self._counted : 2 * count : 2]
+        try:
+            size = len(b"".join(new))  # no Python code runs for a delta
+        except TypeError:  # other inputs have been counted by `add`
+            size = sum([len(one) for one in new if type(one) is bytes])
+        self._deltas_size += size + INPUT_OVERHEAD * len(new)
         self._counted = count
         return self._size + self._deltas_size
 
     def report(self) -> None:
-        """Report that the log has grown."""
-        self.next_report = len(self.times) + _REPORTED
+        """Report that the log has grown. Counting the sizes of many deltas at once costs less than adding each."""
         on_growth = None if self._on_growth is None else self._on_growth()
         if on_growth is not None:
             on_growth()
 
-    def add(self, one: ExchangeInput, now: float, size: int) -> None:
+    def new_times(self) -> Iterator[float]:
+        """Return an iterator over the current time, which ends when the log has to report its growth. Its end costs a
+        delta less than a comparison of numbers.
+        """
+        return starmap(self.read_time, repeated((), _REPORTED))
+
+    def add(self, one: ExchangeInput, size: int) -> None:
         """Add an input that is not a delta."""
-        self.add_input(one)
-        self.add_time(now)
+        self.entries.append(one)
+        self.entries.append(self.read_time())
         self._size += OTHER_OVERHEAD + size
         self.report()
 
@@ -236,8 +258,8 @@ class InputLog:
 
     def next_for_journal(self) -> list[ExchangeInput]:
         """Return the inputs since the last call. They are discarded, unless `watch` has been called."""
-        count = len(self.times)
-        new = self.inputs[self.journaled : count]
+        count = len(self)
+        new = [one for one, _ in self.since(self.journaled or 0, count)]
         self.journaled = count
         if not self._kept:
             self._forget(count)
@@ -249,14 +271,14 @@ class InputLog:
         """
         self.stopped, self._kept, self._on_growth = True, False, None
         self.ids.clear()
+        self._forget(len(self) if self.journaled is None else self.journaled)
         if self.journaled is None:
-            self.add_input = self.add_time = _ignore
-        self._forget(len(self.times) if self.journaled is None else self.journaled)
+            self.entries.clear()  # the exchange adds to this list until its next report
+            self.entries = _Discarded()
 
     def _forget(self, count: int) -> None:
-        del self.inputs[:count], self.times[:count]
+        del self.entries[: 2 * count]
         self._counted = max(self._counted - count, 0)
-        self.next_report -= count
         self.requests.clear()
         self.answers.clear()
         if self.journaled is not None:
@@ -269,7 +291,8 @@ _feed: Final = Exchange.feed
 class RecordedExchange(Exchange):
     """An exchange that records its inputs. `time` is read after each input."""
 
-    __slots__ = ("_time", "log")
+    # `_entries` and `_times` are the log's: an idle stream's log is no longer in the processor's cache.
+    __slots__ = ("_entries", "_times", "log")
 
     def __init__(
         self,
@@ -321,8 +344,8 @@ class RecordedExchange(Exchange):
             received.conversation.tools,
             _without_stores(self.plan),
         )
-        self._time = time
-        self.log = InputLog(origin, ids)
+        self.log = InputLog(origin, ids, time)
+        self._entries, self._times = self.log.entries, self.log.new_times()
 
     def request(self) -> UpstreamRequest:
         made = super().request()
@@ -372,17 +395,19 @@ class RecordedExchange(Exchange):
             UpstreamHead(status, given), out, sum(len(name) + len(value) for name, value in given)
         )
 
-    def feed(self, data: bytes, *, long: bool = False) -> bytes:
-        out = _feed(self, data, long=long)
+    def feed(self, data: bytes, long: bool = False) -> bytes:
+        out = _feed(self, data, long)
         if long:
             return self._record_input(LongData(data), out, len(data))
-        # Functions in slots are loaded before they are called: CPython is slow to find them as methods.
-        log, time = self.log, self._time
-        add_input, add_time = log.add_input, log.add_time
-        add_input(data)
-        add_time(time())
-        if len(log.times) > log.next_report:  # counting many sizes at once costs less than adding each
+        kept = self._entries
+        kept.append(data)
+        try:
+            kept.append(next(self._times))
+        except StopIteration:
+            log = self.log
+            kept.append(log.read_time())
             log.report()
+            self._entries, self._times = log.entries, log.new_times()
         return out
 
     def close(self) -> bytes:
@@ -402,7 +427,7 @@ class RecordedExchange(Exchange):
 
     def _record_input(self, one: ExchangeInput, out: bytes = b"", size: int = 0) -> bytes:
         """Record an input that has led to this data for the client, and return the data."""
-        self.log.add(one, self._time(), size)
+        self.log.add(one, size)
         return out
 
 
@@ -475,8 +500,11 @@ def _without_traceback(error: StreamtoolError) -> StreamtoolError:
     return copied
 
 
-def _ignore(_: object) -> None:
-    """Discard an input, or its time."""
+class _Discarded(list[ExchangeInput | float]):
+    """A list that remains empty."""
+
+    def append(self, _: object) -> None:
+        """Discard an input, or its time."""
 
 
 class RepeatedExchange(Exchange):

@@ -167,7 +167,7 @@ class ClientResponse:
             forwards=self.plan.same and self.headers.attempts == 1,
         )
         self._writer.excerpt = self._excerpt
-        if self.plan.signatures is None and not self.observed:
+        if self.plan.signatures is None and not self.observed and self._writer.WRITES_ALONE:
             self.middle_writer = self._writer
         return self._writer.feed(out)
 

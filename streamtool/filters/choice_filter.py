@@ -9,8 +9,8 @@ The stages share a `ChoiceState`. The faults that they find in an attempt are ro
 serves all attempts: each attempt uses a new parser (`restart`), but the state of the client's reply, including the
 numbering of the calls, is preserved.
 
-Text and arguments deltas take a short path: while no stage has to inspect the text, a delta that the parser returns as
-the same object is forwarded as the original event, so that its bytes can be sent unchanged.
+Text and arguments deltas take a short path: text that flows (`Parser.flow`) is not fed to the parser, and while no
+stage has to inspect it, it is forwarded as the original event, so that its bytes can be sent unchanged.
 """
 
 from collections.abc import Callable, Sequence
@@ -134,6 +134,7 @@ class ChoiceFilter:
         self._new_parser = new_parser
         self._parser = new_parser(choice)
         self._flow = self._parser.flow
+        """The parser's flow, or None if the parser has to be fed, or is not determined yet."""
         # A bytearray, as pieces of text in a list or an io.StringIO would take ten times the memory. It only grows,
         # because excerpts refer to it; after any other change, it is a new one.
         self._written = bytearray() if rules.text.store_transcript else None
@@ -401,7 +402,7 @@ class ChoiceFilter:
                         if self._blank and not text.isspace():
                             self._blank = False
                             self.state.visible = True
-                            self._flow = self._parser.flow
+                            self._flow = self._parser.flow  # known only now, if the reply began inside reasoning
                         out.append(event)
                         return
                     # An opening is buffered as its original events, since most openings are released after a few words

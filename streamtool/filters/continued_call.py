@@ -16,7 +16,7 @@ class ContinuedCall:
 
     __slots__ = ("_ahead", "_parser")
 
-    flow = None
+    flow = None  # the arguments are compared
 
     def __init__(self, parser: TextParser, ahead: str) -> None:
         self._parser = parser

@@ -146,9 +146,9 @@ class Watch:
         self._on_exchange = on_exchange
         self._ended = False
         self._near: tuple[NearCall | None] | None = None
+        """The result of `examine`; None if it has not been called."""
         self._record: Record | None = None
         """The record, if `examine` has needed it."""
-        """What `examine` has found; None if it has not been called."""
         self._recording: Recording | None = None
         self._inspected: InspectedExchange | None = None
         self._debug: debug.DebugListener | None = None

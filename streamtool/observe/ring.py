@@ -66,13 +66,12 @@ class Repetition:
     def catch_up(self) -> None:
         """Repeat the inputs that have been added."""
         log = self._log
-        count = len(log.times)
+        count = len(log)
         try:
             if self._exchange is None:
                 clock = partial(self._seconds.__getitem__, 0)
                 self._exchange = RepeatedExchange(log, clock=clock, listener=self._listener)
-            new = zip(log.inputs[self._done : count], log.times[self._done : count], strict=False)
-            for one, at in new if not self._why else ():
+            for one, at in log.since(self._done, count) if not self._why else ():
                 self._seconds[0] = round(max(at - self._began, 0.0), 6)
                 repeat(self._exchange, (one,))
         except Exception as error:  # noqa: BLE001  the rest cannot be shown, whatever the reason is
@@ -184,7 +183,7 @@ class InspectedExchange:
         return self.record is not None or self._cut is not None
 
     def __len__(self) -> int:
-        return 1 + len(self._log.times) + (self._cut is not None) + (self.record is not None)
+        return 1 + len(self._log) + (self._cut is not None) + (self.record is not None)
 
     def summary(self) -> Json:
         """Return the exchange's list entry."""

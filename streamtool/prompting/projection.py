@@ -100,7 +100,7 @@ def project(
         messages.append(Message("assistant", (TextPart(continued),)))
     strict = model.prompt.roles == "strict" or not model.prompt.system_role
     if strict and (searches or not model.prompt.system_role or not _alternates(messages)):
-        if searches:
+        if searches or continued:  # they follow a message that may be blank because it was the last one
             messages = _without_blanks(messages)
         messages = _alternate_roles(messages, system_role=model.prompt.system_role)
     choice, options = conversation.choice, conversation.options

@@ -42,14 +42,19 @@ class Budgets:
         """Return the limits of the client that sent these headers."""
         return self._own.get(self._names.of(headers), self._all) if self._own else self._all
 
+    def limits(self, headers: Headers) -> bool:
+        """Return whether the requests or tokens of the client that sent these headers are limited."""
+        limits = self.limits_for(headers)
+        return bool(limits.requests_per_minute or limits.tokens_per_minute)
+
     async def admit(self, headers: Headers, client: str | None = None) -> None:
         """Count a request. Raises TooManyError if it exceeds the limit, or if the tokens are used up.
 
         `client` is the client's identity; if None, it is derived from the headers.
         """
-        limits = self.limits_for(headers)
-        if not limits.requests_per_minute and not limits.tokens_per_minute:
+        if not self.limits(headers):
             return
+        limits = self.limits_for(headers)
         client = client_of(headers) if client is None else client
 
         def counts() -> tuple[int, int]:

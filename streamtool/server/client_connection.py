@@ -2,19 +2,19 @@
 
 While the app runs, the client is attended to: when it disconnects, the app is cancelled immediately, and long silences
 are broken with a comment. While a comment is being written, the reply waits. If the server reports disconnects by a
-call (`asgi.pieces`), a timer is enough; otherwise, a small task waits for them.
+call (`asgi.pieces`), a timer is enough; otherwise, a small task waits for them. On asyncio this is a plain task, and a
+timer looks for silence: a task group takes up a tenth of an open stream's memory.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import inf
 from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
-from streamtool.asgi.off_loop import clock, off_loop, sized
+from streamtool.asgi.off_loop import clock, is_asyncio, off_loop, sized
 from streamtool.asgi.pieces import OnDisconnect, WriteNow, disconnects_of, writer_of
 from streamtool.asgi.types import Receive, Send
 from streamtool.exchange.exchange import Exchange
@@ -40,6 +40,7 @@ class ClientConnection:
         "_silent",
         "_started",
         "_timer",
+        "_waiter",
         "_watching",
         "_writing",
         "comment",
@@ -74,7 +75,9 @@ class ClientConnection:
         self._commenting: asyncio.Task[None] | None = None
         """The task that the timer has started to send a comment."""
         self._watching = False
-        """Whether a task is waiting for the client to disconnect."""
+        """Whether a task of a task group is waiting for the client to disconnect."""
+        self._waiter: asyncio.Task[None] | None = None
+        """The plain task that is waiting for the client to disconnect, if any."""
         self._silent = 0
         """Number of silence checks since anything has been sent."""
 
@@ -93,23 +96,48 @@ class ClientConnection:
 
     @property
     def on_disconnect(self) -> OnDisconnect | None:
-        """The server's `on_disconnect`, if it offers one; `attended` can then be used instead of `attend`."""
-        return disconnects_of(self._send)
+        """The server's `on_disconnect`, or one that waits for the disconnect in a plain task. None on trio, where a
+        task needs a task group, so that `attend` has to be used.
+        """
+        return disconnects_of(self._send) or (self._on_disconnect if is_asyncio() else None)
 
-    @contextmanager
-    def attended(self, on_disconnect: OnDisconnect, keepalive: float) -> Iterator[None]:
-        """Attend to the client within this block, which is cancelled when it disconnects."""
-        with anyio.CancelScope() as self._scope:
-            on_disconnect(self._left)
-            self._start_timer(self._tick(keepalive))
-            try:
-                yield
-            finally:
-                on_disconnect(None)
-                if self._timer is not None:
-                    self._timer.cancel()
-                if self._commenting is not None:
-                    self._commenting.cancel()
+    def attend_by_call(self, scope: anyio.CancelScope, on_disconnect: OnDisconnect, keepalive: float) -> None:
+        """Attend to the client until `dismiss`. When it disconnects, the scope is cancelled."""
+        self._scope = scope
+        on_disconnect(self._left)
+        self._start_timer(self._tick(keepalive))
+
+    async def dismiss(self, on_disconnect: OnDisconnect) -> None:
+        """Stop what `attend_by_call` has started. Raises the server's error if it could not report a disconnect."""
+        on_disconnect(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._commenting is not None:
+            self._commenting.cancel()
+        waiter, self._waiter = self._waiter, None  # a reference to the task would be part of a cycle
+        if waiter is None:
+            return
+        if not waiter.done():
+            waiter.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait((waiter,))
+        if not waiter.cancelled():
+            waiter.result()
+
+    def _on_disconnect(self, call: Callable[[], object] | None) -> None:
+        """Do what a server's `on_disconnect` does. The call is always `_left`, or None."""
+        if call is not None:
+            self._waiter = asyncio.get_running_loop().create_task(self._wait_for_disconnect())
+
+    async def _wait_for_disconnect(self) -> None:
+        try:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+        except Exception:
+            if self._scope is not None:
+                self._scope.cancel()
+            raise
+        self._left()
 
     def _tick(self, keepalive: float) -> float:
         """Return the number of seconds between two silence checks."""

@@ -1,16 +1,15 @@
 """Admits requests, tracks the open ones, and ends them when the server stops.
 
 Each driver has a `Gate`. A request enters the outermost driver's gate once and carries its `Entry` in the scope. Code
-that serves the request registers with the entry how to end the request early (`ending_with`), so that the client learns
-the reason; otherwise, the request is cancelled and the gate reports the error. A write to the client is never
-interrupted: a request ends only after the write has finished.
+that serves the request registers with the entry how to end the request early (`end_with`), so that the client learns
+the reason; otherwise, the request is cancelled (`cancelling`) and the gate reports the error. A write to the client is
+never interrupted: a request ends only after the write has finished.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Final, Self
 
 import anyio
@@ -38,11 +37,12 @@ _log = logging.getLogger("streamtool")
 class Entry(Answer):
     """One open request and its response."""
 
-    __slots__ = ("_end", "_left", "_release", "_writing", "client", "error", "keeps_slot", "on_disconnect")
+    __slots__ = ("_end", "_gate", "_left", "_writing", "client", "error", "keeps_slot", "on_disconnect")
 
-    def __init__(self, wire: ClientProtocol, send: Send, client: str, release: Callable[[], object]) -> None:
+    def __init__(self, wire: ClientProtocol, send: Send, client: str, gate: "Gate") -> None:
         super().__init__(wire, send)
-        self._release = release
+        self._gate: Gate | None = gate
+        """The gate in which the request has a slot; None once it has released the slot."""
         self._left: int | None = None
         """Number of body bytes that are still to be sent; None if the response does not declare its length."""
         self.keeps_slot = False
@@ -68,8 +68,9 @@ class Entry(Answer):
 
     def release_slot(self) -> None:
         """Stop counting against the limits."""
-        release, self._release = self._release, _do_nothing
-        release()
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.release_slot(self.client)
 
     async def send(self, message: ASGIMessage) -> None:
         """Send a message to the client. This is the app's `send`."""
@@ -104,24 +105,24 @@ class Entry(Answer):
             self.release_slot()
         return await super().report(error)
 
-    @contextmanager
-    def ending_with(self, end: Callable[[], object]) -> Iterator[None]:
-        """Within this block, call `end` instead of the outer callback if the request has to end early.
-
-        The reason is then in `error`.
+    def end_with(self, end: Callable[[], object]) -> Callable[[], object]:
+        """Call `end` from now on if the request has to end early, and return what would have been called before. The
+        reason is then in `error`.
         """
-        # Blocks nest, and the innermost callback wins: it knows best how to end the reply.
+        # The caller registers the former function again when it is finished. The innermost one knows best how to end
+        # the reply. A context manager would take up memory while the reply is streamed.
         before, self._end = self._end, end
-        try:
-            yield
-        finally:
-            self._end = before
+        return before
 
     @contextmanager
     def cancelling(self) -> Iterator[None]:
-        """Cancel the block if the request has to end early, and raise its error afterwards."""
+        """Cancel the block if the request has to end early, and raise its error afterwards. A cancel scope takes up a
+        kilobyte, so none should be open while a reply is streamed.
+        """
+        if self.error is not None:
+            raise self.error
         with anyio.CancelScope() as scope:
-            before, self._end = self._end, scope.cancel  # as in `ending_with`, in half the memory
+            before = self.end_with(scope.cancel)
             try:
                 yield
             finally:
@@ -177,9 +178,11 @@ class Gate:
         *,
         on_rejected: Callable[[str, StreamtoolError, Headers], object],
         bounded: bool = True,
+        ends_early: bool = False,
     ) -> None:
         """Call the app with a request in the protocol `wire`, and report its StreamtoolErrors to the client.
 
+        If the request has to end early, the app is cancelled, unless it does what is necessary itself (`ends_early`).
         If the request is rejected, `on_rejected` is called with the protocol's name, the error and the request's
         headers. If not `bounded`, the request is admitted regardless of how many are open, because it polls or cancels
         work that another request has started. Raises the app's error if it cannot be reported to the client.
@@ -196,17 +199,22 @@ class Gate:
             await drop_body(scope, receive)
             await send_error(wire, error, send)
             return
-        entry = Entry(wire, send, client, partial(self._release_slot, client))
+        entry = Entry(wire, send, client, self)
         self._open.add(entry)
         self._clients[client] += 1
         self._slots += 1
         try:
-            with entry.cancelling():
-                # The budget is checked only now because its store may be slow: the request already counts as open
-                # meanwhile, so it is bounded, and draining can end it.
-                if self._budgets is not None and bounded:
+            # The budget is checked only now because its store may be slow: the request already counts as open, so it is
+            # bounded meanwhile, and draining can end it.
+            if self._budgets is not None and bounded and self._budgets.limits(scope["headers"]):
+                with entry.cancelling():
                     await self._admit_to_budget(self._budgets, client, scope, receive, wire, refused=on_rejected)
-                await app({**scope, ENTRY: entry}, receive, entry.send)
+            scope = {**scope, ENTRY: entry}
+            if ends_early:
+                await app(scope, receive, entry.send)
+            else:
+                with entry.cancelling():
+                    await app(scope, receive, entry.send)
         except StreamtoolError as error:
             # `report` returns False if the body has begun and cannot carry an event. The gate's own error is not raised
             # even then: returning with an unfinished body aborts the connection too, but without a traceback.
@@ -259,7 +267,8 @@ class Gate:
             await drop_body(scope, receive)
             raise
 
-    def _release_slot(self, client: str) -> None:
+    def release_slot(self, client: str) -> None:
+        """Stop counting a request of this client."""
         self._slots -= 1
         # Remove entries at zero, since clients come and go and the counter would grow without bound.
         self._clients[client] -= 1

@@ -107,8 +107,12 @@ class ServedExchange:
         on_disconnect = None if learns else self._client.on_disconnect
         try:
             if on_disconnect is not None:
-                with self._client.attended(on_disconnect, keepalive):
-                    await self._attempts()
+                try:
+                    with anyio.CancelScope() as scope:
+                        self._client.attend_by_call(scope, on_disconnect, keepalive)
+                        await self._attempts()
+                finally:
+                    await self._client.dismiss(on_disconnect)
                 return
             async with anyio.create_task_group() as tasks:
                 self._client.attend(tasks, keepalive)

@@ -144,7 +144,7 @@ class AsyncReply:
         except Exception as error:  # noqa: BLE001  transports may raise anything
             out = self._core.handle_failure(exchange, error)
         else:
-            out = exchange.close() if data is None else exchange.feed(data)
+            out = exchange.close() if data is None else exchange.feed(bytes(data))
         if exchange.done:
             exchange.remember()
         if exchange.cut or exchange.retry:

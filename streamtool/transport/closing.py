@@ -34,7 +34,7 @@ async def linger_async(exchange: Exchange, pieces: AsyncIterator[bytes]) -> byte
     with anyio.move_on_after(MOMENT):
         while exchange.lingers:
             data = await anext(pieces, None)
-            out += exchange.close() if data is None else exchange.feed(data)
+            out += exchange.close() if data is None else exchange.feed(bytes(data))
     return out + finish(exchange)
 
 

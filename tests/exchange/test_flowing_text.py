@@ -11,25 +11,35 @@ from support.strategies import REPLIES, SOUP_TOOLS, cut
 
 from statemachine import Parser
 from streamtool.exchange.exchange import Exchange
-from streamtool.protocols.registry import client_protocol
-from streamtool.settings import Settings
+from streamtool.protocols.registry import UPSTREAMS, client_protocol
+from streamtool.settings import LimitSettings, Settings
 
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
-QUICK = settings(derandomize=True, max_examples=25, deadline=None, database=None)
+PATHS = {
+    "/v1/chat/completions": "chat",
+    "/v1/messages": "messages",
+    "/v1/responses": "responses",
+    "/v1beta/models/m:streamGenerateContent": "gemini",
+    "/v1beta/models/m:streamGenerateContent?alt=sse": "gemini",
+    "/api/chat": "ollama",
+}
+"""The protocols by the paths of streams."""
+QUICK = settings(derandomize=True, max_examples=40, deadline=None, database=None)
 LONG = settings(max_examples=3_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def asked(protocol: str) -> bytes:
+def asked(path: str) -> bytes:
     """Return a request with tools."""
-    request: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Go on."}]}
-    if protocol == "chat":
-        tools: list[Any] = [
-            {"type": "function", "function": {"name": name, "parameters": schema}}
+    chat = {
+        "model": "m",
+        "stream": True,
+        "messages": [{"role": "user", "content": "Go on."}],
+        "tools": [
+            {"type": "function", "function": {"name": name.replace(".", "_"), "parameters": schema}}
             for name, schema in SOUP_TOOLS.items()
-        ]
-        return json.dumps({**request, "tools": tools}).encode()
-    tools = [{"name": name.replace(".", "_"), "input_schema": {"type": "object"}} for name in SOUP_TOOLS]
-    return json.dumps({**request, "max_tokens": 100, "tools": tools}).encode()
+        ],
+    }
+    read = client_protocol("chat").read_request(json.dumps(chat).encode(), LimitSettings())
+    return UPSTREAMS[PATHS[path]].write_request(read, Settings().for_model("m"), stream=True)
 
 
 def chunk(delta: dict[str, Any], reason: str | None = None) -> bytes:
@@ -39,11 +49,11 @@ def chunk(delta: dict[str, Any], reason: str | None = None) -> bytes:
     return b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
 
 
-def reply(protocol: str, pieces: list[str], chosen: Settings) -> tuple[list[bytes], bool]:
+def reply(path: str, pieces: list[str], chosen: Settings) -> tuple[list[bytes], bool]:
     """Return the bytes for each piece of text, and whether the reply is complete."""
-    wire = client_protocol(protocol, PATHS[protocol])
     numbers = count()
-    exchange = Exchange(chosen, wire, asked(protocol), (), new_id=lambda prefix: f"{prefix}{next(numbers)}", now=1)
+    wire = client_protocol(PATHS[path], path)
+    exchange = Exchange(chosen, wire, asked(path), (), new_id=lambda prefix: f"{prefix}{next(numbers)}", now=1)
     exchange.request()
     exchange.respond(200, [(b"content-type", b"text/event-stream")])
     sent = [exchange.feed(chunk({"role": "assistant"}))]
@@ -56,12 +66,20 @@ def reply(protocol: str, pieces: list[str], chosen: Settings) -> tuple[list[byte
 def test_flowing_text_reaches_the_client_like_fed_text(effort: settings) -> None:
     @effort
     @given(st.data(), REPLIES, st.sampled_from(sorted(PATHS)), st.sampled_from([0, 2]))
-    def compare(data: st.DataObject, text: str, protocol: str, retries: int) -> None:
-        chosen = Settings(retries=retries)
+    def compare(data: st.DataObject, text: str, path: str, retries: int) -> None:
+        chosen = Settings(retries=retries, app_protocol="chat")
         for pieces in (data.draw(cut(text)), list(text)):
-            found = reply(protocol, pieces, chosen)
+            found = reply(path, pieces, chosen)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Parser, "flow", None)
-                assert reply(protocol, pieces, chosen) == found
+                assert reply(path, pieces, chosen) == found
 
     compare()
+
+
+def test_an_array_begins_and_ends_with_its_brackets() -> None:
+    pieces = ["Hello,", " the file", " contains", " nothing", " else."]
+    sent, _ = reply("/v1beta/models/m:streamGenerateContent", pieces, Settings(app_protocol="chat"))
+    chunks = json.loads(b"".join(sent))
+    text = "".join(part["text"] for one in chunks for part in one["candidates"][0]["content"]["parts"])
+    assert text == "".join(pieces)

@@ -278,7 +278,7 @@ async def test_a_repetition_that_differs_is_reported(change: str):
     elif change == "requests":
         log.requests.clear()
     else:
-        del log.inputs[-6], log.times[-6]
+        del log.entries[-12:-10]
     *_, last, _ = app.observers.ring.lines("1")
     assert (last["type"], last["why"]) == ("differs", "another result" if change == "inputs" else "IndexError")
     assert last in timeline(app)["notes"]

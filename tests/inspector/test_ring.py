@@ -143,7 +143,13 @@ def test_a_cut_exchange_keeps_nothing_and_counts_its_attempts():
     assert types(ring, "2") == ["exchange", "cut"]
     assert ring.summary("2")["attempts"] == 3
     log = one.log
-    assert not (log.inputs or log.times or log.requests or log.answers)
+    assert not (log.inputs or log.requests or log.answers)
+    one, found = begun(ring, "x" * 20_000, retries=2)
+    one.feed(delta("word "))
+    found.cut()
+    for _ in range(1_000):
+        one.feed(delta("word "))
+    assert not one._entries
 
 
 @pytest.mark.parametrize("end", ["", "}}</tool_call>", '}}</tool_call><tool_call>{"name": "f", "arguments": {"b": 2'])

@@ -177,6 +177,54 @@ def test_a_call_reports_the_disconnect_of_the_client():
     asyncio.run(main())
 
 
+class Asking(Client):
+    """A client whose server does not report disconnects by a call."""
+
+    on_disconnect = None  # type: ignore[assignment]  # as if it were missing
+    waiting = 0
+    """Number of calls of `receive` that are waiting."""
+
+    async def receive(self) -> Any:
+        if self._request:
+            return await super().receive()
+        self.waiting += 1
+        try:
+            return await self.wait()
+        finally:
+            self.waiting -= 1
+
+    async def wait(self) -> Any:
+        return await asyncio.sleep(60)
+
+
+def test_without_such_a_call_a_task_waits_for_the_client_until_the_reply_ends():
+    async def main() -> None:
+        client = Asking(tools=[PING])
+        await reply(client, pause=0.5)
+        assert not client.waiting
+        assert text_of(client.body) == "".join(WORDS)
+        assert 1 <= client.body.count(b": keep-alive") <= 5
+
+    asyncio.run(main())
+
+
+def test_an_error_of_the_server_while_a_task_waits_for_the_client_ends_the_reply():
+    class Broken(Asking):
+        async def wait(self) -> Any:
+            while WORDS[-1].encode() not in self.body:  # noqa: ASYNC110  pieces set an event that others clear
+                await asyncio.sleep(0.001)
+            raise LookupError
+
+    async def main() -> None:
+        client, left = Broken(tools=[PING]), asyncio.Event()
+        with pytest.raises(LookupError):
+            await reply(client, left=left)
+        await asyncio.wait_for(left.wait(), 30)
+        assert DONE not in client.body
+
+    asyncio.run(main())
+
+
 def test_a_silence_is_broken_without_a_task_that_waits_for_the_client():
     async def main() -> None:
         client = Client(tools=[PING])

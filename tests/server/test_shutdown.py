@@ -18,6 +18,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import httpx
 import openai
 import pytest
@@ -39,7 +40,8 @@ from support.validators import (
 from streamtool import Settings, ToolMiddleware
 from streamtool.cli.servers.stopping import stop
 from streamtool.proxy import Proxy
-from streamtool.settings import UpstreamSettings
+from streamtool.settings import LimitSettings, StoreSettings, UpstreamSettings
+from streamtool.store.memory_store import MemoryStore
 from streamtool.testing import Hang, ScriptedUpstream, stream_asgi, text
 
 pytest.importorskip("mcp")
@@ -464,6 +466,60 @@ async def test_a_mounted_middleware_is_drained_by_its_owner(passed: bool):
             assert await refused.head() == 503
     assert [record.error.code for record in records] == ["shutting_down"]
     assert upstream.left == 1
+
+
+@both
+async def test_a_request_ends_while_it_waits_for_the_store_of_the_budgets():
+    began, ended = threading.Event(), threading.Event()
+
+    class SlowStore(MemoryStore):
+        blocks = True
+
+        def count(self, key: str, amount: int, seconds: float) -> int:
+            began.set()
+            assert ended.wait(30)
+            return super().count(key, amount, seconds)
+
+    upstream = ScriptedUpstream(text("Some words."))
+    limits, store = LimitSettings(requests_per_minute=5), SlowStore(StoreSettings())
+    app = ToolMiddleware(upstream, limits=limits, opened_store=store)
+
+    async def answer() -> None:
+        for _ in range(1_000_000):
+            if app.gate.end_error is not None:
+                break
+            await anyio.lowlevel.checkpoint()
+        ended.set()
+
+    async with anyio.create_task_group() as tasks, stream_asgi(app, body=asked("chat", "m")) as reply:
+        assert await anyio.to_thread.run_sync(began.wait, 30)
+        tasks.start_soon(answer)
+        await app.drain(0)
+        assert await reply.head() == 503
+        assert SENTENCE.encode() in await reply.body()
+    assert not upstream.requests
+
+
+@both
+@pytest.mark.parametrize("path", [PATHS["chat"], "/v1/conversations", "/v1/messages/count_tokens"])
+async def test_a_request_ends_while_its_body_arrives(path: str):
+    app, sent, begun = ToolMiddleware(ScriptedUpstream()), [], anyio.Event()
+
+    async def receive() -> Any:
+        begun.set()
+        await anyio.sleep_forever()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app, scope, receive, send)
+        await begun.wait()
+        with anyio.fail_after(30):
+            await app.drain(0)
+    assert sent[0]["status"] == 503
+    assert SENTENCE.encode() in sent[1]["body"]
 
 
 @pytest.mark.trio

@@ -35,6 +35,7 @@ _decode: Final = wire.decode
 _string: Final = msgspec.json.Decoder(str).decode
 _content: Final = re.compile(rb'"content":[ ]?"').search
 _escaped: Final = re.compile(rb'["\\\x00-\x1f]').search
+_QUOTE: Final = ord('"')
 _MAX_SHAPES: Final = 4  # maximum number of event shapes to remember, in case all of an upstream's events differ
 
 
@@ -74,7 +75,7 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
                     text = _string(quoted)
                 except wire.UNREADABLE:
                     text = ""
-                if text:
+                if text and quoted[0] == quoted[-1] == _QUOTE:  # the decoder ignores whitespace
                     event = _new(ReplyTextDelta)
                     event.choice = quick.index
                     event.text = text

@@ -229,6 +229,7 @@ class ArrayWriter(ReplyWriter):
     """Writer for one streamed reply, as the elements of an array."""
 
     __slots__ = ("_begun",)
+    WRITES_ALONE = False
     BEFORE = BEFORE_ERROR = b",\n"
     AFTER = b""
     _text_prefix = BEFORE + ReplyWriter._text_prefix.removeprefix(ReplyWriter.BEFORE)  # noqa: SLF001  its own class

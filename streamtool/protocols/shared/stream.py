@@ -12,7 +12,7 @@ No input from an upstream makes this module raise an exception.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final, assert_never
+from typing import ClassVar, Final, assert_never
 
 import msgspec
 from attrs import evolve
@@ -308,6 +308,8 @@ class StreamWriter:
     """Writer for one streamed reply; base class of each protocol's `ReplyWriter`."""
 
     __slots__ = ("_ended", "_forwards", "excerpt")
+    WRITES_ALONE: ClassVar[bool] = True
+    """Whether `text` and `arguments` may be called instead of `feed`, for one event. False if `feed` adds to them."""
     response: bytes | None = None
     """Complete reply as one object, in protocols whose stream contains such an object."""
 
@@ -365,7 +367,7 @@ class StreamWriter:
     # --- hooks for the protocol
 
     # Text and arguments are also passed in after the end, so that no check is required in the most common case: these
-    # two methods ignore late events themselves. They may be called instead of `feed`, for one event.
+    # two methods ignore late events themselves.
 
     def text(self, event: ReplyTextDelta) -> bytes:
         """Return the bytes for a piece of text."""

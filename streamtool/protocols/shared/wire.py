@@ -7,7 +7,6 @@ surrogates, bytes that are not UTF-8, NaN and numbers of any size. Streamed text
 
 import json
 import re
-from asyncio import _get_running_loop
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -146,11 +145,10 @@ def _tolerant(text: str) -> Json:
 
 
 def encode_request(fields: Json) -> bytes:
-    """Return the same bytes as `encode`, but in a worker thread, encode long strings in pieces, so that the GIL can be
-    released in between.
+    """Return the same bytes as `encode`, but encode long strings in pieces, so that a worker thread can release the GIL
+    in between.
     """
-    # A request that is written on the event loop is small (`asgi.off_loop`).
-    return _in_turns(fields) if _get_running_loop() is None else encode(fields)
+    return _in_turns(fields)
 
 
 def _in_turns(value: Json) -> bytes:
