@@ -203,11 +203,7 @@ class Watch:
         self._ended = True
         if self._debug is not None:
             self._debug.end()
-        record = self._exchange.record()
-        if self._client:
-            record = evolve(record, client=self._client)
-        if error is not None and record.error is None:
-            record = evolve(record, error=error)
+        record = self._exchange.record(client=self._client, error=error)
         if self._shows(record):
             near = self._exchange.near_call() if self._near is None else self._near[0]
             if near is not None:
