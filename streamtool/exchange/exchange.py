@@ -454,7 +454,7 @@ class Exchange:
 
     def record(self, *, client: str = "", error: StreamtoolError | None = None) -> Record:
         """Return the record of the exchange so far; it is complete once the exchange is done. `client` is the client's
-        name, and `error` the reason why the driver ended the exchange, unless it has an error of its own.
+        name, and `error` the reason why the driver ended the exchange, unless the exchange itself has failed.
         """
         return self._record.record(
             self.received,

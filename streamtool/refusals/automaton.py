@@ -150,7 +150,9 @@ class Automaton:
             return found
 
     def first_match(self, text: str) -> tuple[Match, int] | None:
-        """Return the first match in folded text, and the index of its last character; or None if there is none."""
+        """Return the first match in folded text, and the index of its last character. Return None if no phrase
+        matches.
+        """
         node, alphabet = self.start(), self._alphabet
         for place, char in enumerate(text):
             # As in `step`, which is needed only for a node that is not cached, or for None.
