@@ -1,4 +1,4 @@
-"""Methods that our own parts offer one another in addition to ASGI, so that a stream needs fewer coroutines and tasks.
+"""Methods that our own parts offer one another in addition to ASGI, so that a request needs fewer coroutines and tasks.
 
 ASGI's `send` is a coroutine function. For each piece of a stream, it costs a coroutine in every layer and, between the
 upstream's connection and the task that reads from it, a future and another iteration of the event loop. Most pieces
@@ -10,6 +10,8 @@ offer some of the methods below. A wrapper around `send` hides them, so nothing 
 - `write_now` (a server's response, offered to the exchange): writes a piece, or returns False if `send` has to wait.
 - `on_disconnect` (also a server's response): sets the function to call when the client disconnects before the response
   is complete. Otherwise, a task has to wait for that. Servers on asyncio only.
+- `take_body` (a server's request, offered to whatever reads its body with `receive`): returns the whole body if it has
+  arrived, or None. Nothing has to be awaited then, so no time limit is needed.
 
 The calls may come from the event loop itself, outside any task, and in the context of another request.
 """
@@ -17,7 +19,7 @@ The calls may come from the event loop itself, outside any task, and in the cont
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from streamtool.asgi.types import Send
+from streamtool.asgi.types import Receive, Send
 
 TakePiece = Callable[[bytes], Coroutine[Any, Any, None] | None]
 WriteNow = Callable[[bytes], bool]
@@ -49,3 +51,9 @@ def disconnects_of(send: Send) -> OnDisconnect | None:
     """Return the receiver's `on_disconnect`, if it offers one."""
     offered: OnDisconnect | None = getattr(getattr(send, "__self__", None), "on_disconnect", None)
     return offered
+
+
+def body_of(receive: Receive) -> bytes | None:
+    """Return the whole body, or None if it has not arrived or if the sender does not offer `take_body`."""
+    take: Callable[[], bytes | None] | None = getattr(getattr(receive, "__self__", None), "take_body", None)
+    return None if take is None else take()

@@ -2,6 +2,7 @@
 
 import anyio
 
+from streamtool.asgi.pieces import body_of
 from streamtool.asgi.types import ATTENDED, Receive, Scope
 from streamtool.core.errors import RequestError, RequestTimeout, TooLargeError
 from streamtool.settings import LimitSettings
@@ -26,6 +27,11 @@ async def read_body(scope: Scope, receive: Receive, limits: LimitSettings) -> by
     not read any further: the connection is closed after the response.
     """
     try:
+        arrived = body_of(receive)
+        if arrived is not None:
+            if len(arrived) > limits.body:
+                raise too_large(limits.body)
+            return arrived
         if ATTENDED in scope:
             return await _read(scope, receive, limits.body)
         with anyio.move_on_after(limits.body_seconds):

@@ -485,10 +485,20 @@ class Exchange:
         """Stop withholding the status after a pause, and return a comment for the client."""
         return b"" if self.done else self._response.keepalive()
 
-    def record(self) -> Record:
-        """Return the record of the exchange so far; it is complete once the exchange is done."""
-        choices, quoted = list(self._choices.filters.values()), self._choices.parsers.quotation_counts
-        return self._record.record(self.received, self.plan, self._response, choices, quoted=quoted, done=self.done)
+    def record(self, *, client: str = "", error: StreamtoolError | None = None) -> Record:
+        """Return the record of the exchange so far; it is complete once the exchange is done. `client` is the client's
+        name, and `error` the reason why the driver ended the exchange, unless the exchange itself has failed.
+        """
+        return self._record.record(
+            self.received,
+            self.plan,
+            self._response,
+            list(self._choices.filters.values()),
+            quoted=self._choices.parsers.quotation_counts,
+            done=self.done,
+            client=client,
+            error=error,
+        )
 
     @property
     def first_call(self) -> tuple[str, str] | None:

@@ -97,8 +97,10 @@ class RecordBuilder:
         *,
         quoted: Mapping[str, int],
         done: bool,
+        client: str = "",
+        error: StreamtoolError | None = None,
     ) -> Record:
-        """Return the record of the exchange so far."""
+        """Return the record of the exchange so far. `error` is the driver's, if the exchange itself has none."""
         conversation, upstream, head = received.conversation, plan.model.upstream, response.head
         began = [choice.first_call_at for choice in choices if choice.first_call_at is not None]
         found = Counter[str]()
@@ -138,7 +140,7 @@ class RecordBuilder:
             first_byte=self._since(response.began),
             first_call=self._since(min(began, default=None)),
             dropped=plan.dropped,
-            error=self.error,
+            error=self.error or error,
             forced=plan.forcing.word,
             found=tuple(found.items()),
             retried=tuple(at for _, at in self._rejected),
@@ -154,6 +156,7 @@ class RecordBuilder:
             engine="" if plan.model.engine is None else plan.model.engine.title,
             prompt_cut=response.headers.prompt_cut,
             resumed=self.resumed,
+            client=client,
         )
 
     def _since(self, moment: float | None) -> float | None:

@@ -191,7 +191,7 @@ class Watch:
         """
         exchange, found = self._exchange, None
         if exchange.may_have_near_call:
-            self._record = exchange.record()
+            self._record = exchange.record(client=self._client)
             if self._shows(self._record):
                 found = await off_loop(exchange.near_call)
         self._near = (found,)
@@ -208,11 +208,9 @@ class Watch:
         self._ended = True
         if self._debug is not None:
             self._debug.end()
-        record = self._record or self._exchange.record()
-        if self._client:
-            record = evolve(record, client=self._client)
-        if error is not None and record.error is None:
-            record = evolve(record, error=error)
+        record = self._record
+        if record is None or (error is not None and record.error is None):
+            record = self._exchange.record(client=self._client, error=error)
         if self._shows(record):
             near = self._exchange.near_call() if self._near is None else self._near[0]
             if near is not None:

@@ -8,7 +8,7 @@ contents are allowed; names and words from outside are printable and short.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from attrs import frozen
 
@@ -18,7 +18,7 @@ from streamtool.core.errors import CONTEXT_EXCEEDED, StreamtoolError, UpstreamEr
 from streamtool.core.json_value import Json
 from streamtool.core.reply import Reason, Usage
 from streamtool.exchange.near_calls import find_near_call
-from streamtool.exchange.record import Record
+from streamtool.exchange.record import ExchangeOutcome, Record
 from streamtool.observe.verdict_facts import Facts
 
 _SERVER_FAILED: Final = 500
@@ -80,12 +80,19 @@ def _upstream(*statuses: int) -> Callable[[Facts], bool]:
     return lambda facts: facts.upstream_status in statuses
 
 
-def _unmet(*causes: str) -> Callable[[Facts], bool]:
-    return lambda facts: facts.outcome == "unmet" and (not causes or facts.record.unmet in causes)
+@frozen
+class _Ended:
+    """A condition of exchanges with one outcome. The rows for other outcomes are not tried."""
+
+    outcome: ExchangeOutcome
+    also: Callable[[Facts], object] = lambda _: True
+
+    def __call__(self, facts: Facts) -> object:
+        return facts.outcome == self.outcome and self.also(facts)
 
 
-def _ended(outcome: str, also: Callable[[Facts], object] = lambda _: True) -> Callable[[Facts], object]:
-    return lambda facts: facts.outcome == outcome and also(facts)
+def _unmet(*causes: str) -> _Ended:
+    return _Ended("unmet", lambda facts: not causes or facts.record.unmet in causes)
 
 
 _CALLED: Final = "{calls}{how}."
@@ -296,23 +303,23 @@ ERRORS: Final = (
 _ENDS: Final = (
     Row(
         "client left",
-        _ended("left", lambda facts: facts.record.first_byte is not None),
+        _Ended("left", lambda facts: facts.record.first_byte is not None),
         "The client left in the middle of the reply, after {seconds}.",
         "If a time limit of the client caused this, raise it.",
     ),
     Row(
         "client left early",
-        _ended("left"),
+        _Ended("left"),
         "The client left before it received anything, after {seconds}.",
         "Raise the client's time limit: a server may read a long prompt for minutes.",
     ),
     Row(
         "forwarded with tools",
-        _ended("passed", lambda facts: facts.record.tools),
+        _Ended("passed", lambda facts: facts.record.tools),
         "Forwarded unchanged, tools included: the server makes the calls itself.",
         'If calls arrive as text, set `mode = "rescue"` or `"emulate"`.',
     ),
-    Row("forwarded", _ended("passed"), "Forwarded unchanged: the request involves no tools."),
+    Row("forwarded", _Ended("passed"), "Forwarded unchanged: the request involves no tools."),
     Row(
         "refused to the end",
         _unmet("tools denied", "environment denied", "announced but not called"),
@@ -358,19 +365,19 @@ _ENDS: Final = (
     Row("unmet", _unmet(), "{attempts} {unmet}; the reply was delivered.", "{unmet_step}", frozenset(("retried",))),
     Row(
         "call cut off",
-        _ended("incomplete", lambda facts: facts.record.reason is Reason.LENGTH),
+        _Ended("incomplete", lambda facts: facts.record.reason is Reason.LENGTH),
         "Cut by {limit} inside a call, whose arguments are incomplete.",
         "{limit_step}",
     ),
     Row(
         "call filtered",
-        _ended("incomplete", lambda facts: facts.record.reason is Reason.FILTER),
+        _Ended("incomplete", lambda facts: facts.record.reason is Reason.FILTER),
         "The server's content filter ended the reply inside a call.",
         "Change the request, or the server's filter.",
     ),
     Row(
         "call broken",
-        _ended("incomplete"),
+        _Ended("incomplete"),
         "A call ended before its arguments could be read to their end.",
         'Let the model try again: `arguments = "complete"`.',
     ),
@@ -379,43 +386,43 @@ _ENDS: Final = (
 _CALLS: Final = (
     Row(
         "resumed and called",
-        _ended("calls", lambda facts: facts.record.resumed),
+        _Ended("calls", lambda facts: facts.record.resumed),
         "{interruptions}; resumed. {calls}{how}.",
         "{resumed_step}",
         frozenset(("resumed",)),
     ),
     Row(
         "refused, then called",
-        _ended("calls", lambda facts: facts.refusals),
+        _Ended("calls", lambda facts: facts.refusals),
         "Refused {times}, then called. {calls}{how}.",
         "If this repeats, require a call (`tool_choice`), or try another model.",
         frozenset(("retried",)),
     ),
     Row(
         "retried, then called",
-        _ended("calls", lambda facts: facts.rejected),
+        _Ended("calls", lambda facts: facts.rejected),
         "The model {causes}; asked again {times}, it called. {calls}{how}.",
         "Each attempt costs its tokens again: `streamtool eval` measures which settings avoid this.",
         frozenset(("retried",)),
     ),
     Row(
         "called in another format",
-        _ended("calls", lambda facts: facts.differs),
+        _Ended("calls", lambda facts: facts.differs),
         "{calls}{how}, though {taught} was taught.",
         'If the model keeps to it, teach it: `format = "{format}"`.',
     ),
     Row(
         "called, repaired",
-        _ended("calls", lambda facts: facts.record.repairs),
+        _Ended("calls", lambda facts: facts.record.repairs),
         "{calls}{how}, repaired: {repairs}.",
     ),
-    Row("called", _ended("calls"), _CALLED),
+    Row("called", _Ended("calls"), _CALLED),
 )
 
 _TEXTS: Final = (
     Row(
         "prompt cut",
-        _ended("text", lambda facts: facts.record.prompt_cut is not None),
+        _Ended("text", lambda facts: facts.record.prompt_cut is not None),
         "The server cut the prompt: {read}. No call.",
         "{fix}",
         frozenset(("prompt cut",)),
@@ -527,8 +534,17 @@ _TEXTS: Final = (
 
 ROWS: Final = (*ERRORS, *_ENDS, *_CALLS, *_TEXTS)
 """The table of verdicts. The first row whose condition holds is the verdict; the last one always holds."""
-_WITHOUT_ERROR: Final = ROWS[len(ERRORS) :]
-"""The rows for a record without an error."""
+
+
+def _rows_for(outcome: ExchangeOutcome) -> tuple[Row, ...]:
+    rows = ROWS if outcome == "error" else ROWS[len(ERRORS) :]
+    return tuple(row for row in rows if not isinstance(row.on, _Ended) or row.on.outcome == outcome)
+
+
+_ROWS_FOR: Final[Mapping[ExchangeOutcome, tuple[Row, ...]]] = {
+    outcome: _rows_for(outcome) for outcome in get_args(ExchangeOutcome)
+}
+"""The rows that may hold for an outcome, in the order of the table."""
 
 NOTES: Final = (
     Row("prompt cut", lambda facts: facts.record.prompt_cut is not None, "The server cut the prompt: {read}."),
@@ -546,7 +562,7 @@ NOTES: Final = (
 def verdict(record: Record, *, contents: bool = False) -> ExchangeVerdict:
     """Return the verdict on a finished exchange. If `contents` is true, it may quote the model and error messages."""
     facts = Facts(record, contents=contents)
-    row = next(row for row in (_WITHOUT_ERROR if record.error is None else ROWS) if row.on(facts))
+    row = next(row for row in _ROWS_FOR[facts.outcome] if row.on(facts))
     text = row.text.format_map(facts)
     note = next((one for one in NOTES if one.kind not in row.states and one.on(facts)), None)
     if note is not None and row.kind != note.kind:

@@ -8,7 +8,6 @@ in the sentence may retract it.
 
 import re
 
-from streamtool.refusals.automaton import Automaton
 from streamtool.refusals.characters import END, fold_text
 from streamtool.refusals.phrases import Phrases, default_phrases
 
@@ -38,22 +37,10 @@ def find_announcement(text: str, phrases: Phrases | None = None) -> str | None:
 
 
 def _announces(sentence: str, phrases: Phrases) -> str | None:
-    announced = _first_match(phrases.announced, sentence)
+    whole = sentence + END
+    announced = phrases.announced.first_match(whole)
     # Hardly any reply announces a call, so the phrases that retract an announcement are rarely looked for.
-    if announced is None or _first_match(phrases.unannounced, sentence) is not None:
+    if announced is None or phrases.unannounced.first_match(whole) is not None:
         return None
-    phrase, end = announced
-    return None if _CLOSED.search(sentence, end) else phrase
-
-
-def _first_match(automaton: Automaton, sentence: str) -> tuple[str, int] | None:
-    """Return the first phrase that matches and the index of its last character, or None if no phrase matches."""
-    node = automaton.start()
-    for place, char in enumerate((*sentence, END)):
-        step = automaton.step(node, char)
-        if step is None:
-            return None
-        if step.match is not None:
-            return step.match.phrase, place
-        node = step
-    return None
+    match, end = announced
+    return None if _CLOSED.search(sentence, end) else match.phrase

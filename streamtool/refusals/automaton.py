@@ -149,6 +149,21 @@ class Automaton:
             found = node.next[key] = self._node(states) if states or self._restart else None
             return found
 
+    def first_match(self, text: str) -> tuple[Match, int] | None:
+        """Return the first match in folded text, and the index of its last character. Return None if no phrase
+        matches.
+        """
+        node, alphabet = self.start(), self._alphabet
+        for place, char in enumerate(text):
+            # As in `step`, which is needed only for a node that is not cached, or for None.
+            step = node.next.get(char if char in alphabet else kind_of(char)) or self.step(node, char)
+            if step is None:
+                return None
+            if step.match is not None:
+                return step.match, place
+            node = step
+        return None
+
     def step_topic(self, node: PhraseNode) -> PhraseNode:
         """Return the node that follows `node` if the last word is a topic of the request."""
         found = node.next.get(TOPIC)

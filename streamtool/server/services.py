@@ -1,7 +1,9 @@
 """Services that exchanges need in addition to their settings, opened once per middleware or transport."""
 
 import json
+from contextlib import suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +12,7 @@ from streamtool.asgi.off_loop import off_loop
 from streamtool.core.errors import SettingsError, StreamtoolError
 from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.interfaces import Services
-from streamtool.protocols.registry import client_protocol
+from streamtool.protocols.registry import UPSTREAMS, client_protocol
 from streamtool.refusals import Phrases, PhrasesError, default_phrases, extended_phrases, sentence_tables
 from streamtool.settings import Settings
 from streamtool.store.capabilities import CapabilityCache
@@ -42,6 +44,8 @@ _REQUEST: Final = {
 _REPLIES: Final = ("The file is <empty>.", '<tool_call>{"name": "read", "arguments": {"path": "a"}}</tool_call>')
 """The request and the replies of a rehearsal: with a history and a tool, as agents write them; with and without a call.
 """
+_CLIENTS: Final = ("chat", "messages", "responses")
+"""The protocols that agents speak, in which the request of a rehearsal is written."""
 
 
 def open_services(settings: Settings, templates: ChatTemplates, store: Store) -> Services:
@@ -96,16 +100,16 @@ def _rehearse(settings: Settings, services: Services) -> None:
     cached on first use. The replies are those of a chat upstream: the reader of another protocol's replies begins with
     the first real one. Nothing happens if the settings reject the requests.
     """
-    wire, body = client_protocol("chat"), json.dumps(_REQUEST).encode()
-    for text in _REPLIES:
-        choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}
-        try:
-            exchange = Exchange(settings, wire, body, (), new_id=str, now=0, services=services)
+    asked = client_protocol("chat").read_request(json.dumps(_REQUEST).encode(), settings.limits)
+    model = settings.for_model(asked.model)
+    with suppress(StreamtoolError):
+        for client, text in product(_CLIENTS, _REPLIES):
+            body = UPSTREAMS[client].write_request(asked, model, stream=True)
+            exchange = Exchange(settings, client_protocol(client), body, (), new_id=str, now=0, services=services)
             exchange.request()
-        except StreamtoolError:
-            return
-        exchange.respond(200, ((b"content-type", b"text/event-stream"),))
-        exchange.feed(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
-        exchange.close()
-        exchange.record()
-        exchange.near_call()
+            choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}
+            exchange.respond(200, ((b"content-type", b"text/event-stream"),))
+            exchange.feed(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+            exchange.close()
+            exchange.record()
+            exchange.near_call()

@@ -7,12 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pytest
 from support.agent_requests import AgentRequest, claude_code, codex, hermes, opencode
 from support.dialects import PATHS, said
 from support.servers import ROOT, free_port, uvicorn_server, wait_for
 
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import NO_SERVICES
+from streamtool.server import services
+from streamtool.settings import Settings
 from streamtool.testing import Recorded, Script, ScriptedUpstream
 
 SERVE = """
@@ -63,6 +69,21 @@ def test_a_first_request_imports_no_module_and_compiles_no_expression(tmp_path: 
     lines = output.read_text().splitlines()
     assert any(line.startswith("imported streamtool") for line in lines[:before])
     assert [line for line in lines[before:] if line.startswith(("imported", "compiled"))] == []
+
+
+def test_the_requests_of_a_rehearsal_are_served_in_every_protocol_of_agents(monkeypatch: pytest.MonkeyPatch):
+    made: list[Exchange] = []
+
+    def begin(*given: Any, **options: Any) -> Exchange:
+        made.append(Exchange(*given, **options))
+        return made[-1]
+
+    monkeypatch.setattr(services, "Exchange", begin)
+    services._rehearse(Settings(upstreams={"u": {"url": "http://u"}}), NO_SERVICES)  # type: ignore[dict-item]
+    found = [(one.record().protocol, one.record().tools, one.record().history, one.record().outcome) for one in made]
+    assert found == [
+        (client, 1, True, outcome) for client in ("chat", "messages", "responses") for outcome in ("text", "calls")
+    ]
 
 
 def _is_ready(url: str) -> bool:

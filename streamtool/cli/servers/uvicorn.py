@@ -281,12 +281,21 @@ class _UvicornConnection(HttpToolsProtocol):
 
 
 class _Response(RequestResponseCycle):
-    """A response that needs neither a coroutine for each piece nor a task that waits for the client's disconnect (see
-    `asgi.pieces`).
+    """A request and its response, which need neither a coroutine for each piece nor a task that waits for the client's
+    disconnect (see `asgi.pieces`).
     """
 
     left: Callable[[], object] | None = None
     """Called when the client disconnects before the response is complete."""
+
+    def take_body(self) -> bytes | None:
+        """Return the whole body if it has arrived, or None. `receive` then waits until the client disconnects."""
+        if self.more_body or self.disconnected or self.response_complete or self.waiting_for_100_continue:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        self.message_event.clear()
+        self.flow.resume_reading()  # paused by a large body
+        return body
 
     def on_disconnect(self, call: Callable[[], object] | None) -> None:
         """Set the function to call when the client disconnects, or remove it."""
