@@ -6,7 +6,7 @@ that. A few threads are enough: they share the interpreter with the event loop, 
 other down.
 """
 
-from asyncio import _get_running_loop, current_task
+from asyncio import _get_running_loop
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Final, TypeVar
@@ -93,12 +93,6 @@ def clock() -> float:
     # asyncio's loop first: it is also known in a callback, where anyio finds no event loop because no task is running.
     loop = _get_running_loop()
     return anyio.current_time() if loop is None else loop.time()
-
-
-def is_asyncio() -> bool:
-    """Return whether the caller is a task of asyncio."""
-    loop = _get_running_loop()
-    return loop is not None and current_task(loop) is not None  # trio may run inside asyncio's callbacks
 
 
 def slices(body: bytes) -> Iterator[bytes]:

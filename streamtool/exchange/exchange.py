@@ -302,7 +302,7 @@ class Exchange:
         )
 
     def _next_attempt(self) -> None:
-        self._response.begin_attempt()
+        self._response.headers.attempts += 1
         settings, alone = self._settings, self.conversation.options.n == 1
         # A retry repeats the whole request. With several choices, it would also repeat those that were accepted.
         most = 1 if not alone else min(1 + settings.retries + self._resuming.count, settings.limits.attempts)
@@ -310,6 +310,7 @@ class Exchange:
         self._choices.insists = self._rejected is not None and not self._choices.may_retry
         self._choices.may_search = len(self._searches) < MAX_SEARCHES
         if self._response.headers.attempts > 1:
+            self._response.stop_forwarding()
             self._upstream = UpstreamResponse(
                 self.plan.upstream,
                 self.conversation.options.n,

@@ -130,9 +130,8 @@ class ClientResponse:
             self._remember(self._writer.response)
         return data
 
-    def begin_attempt(self) -> None:
-        """Note that another attempt begins, which may continue the reply."""
-        self.headers.attempts += 1
+    def stop_forwarding(self) -> None:
+        """Stop forwarding the upstream's events, because those of another attempt follow."""
         if self._writer is not None:
             self._writer.stop_forwarding()
 

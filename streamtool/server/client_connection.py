@@ -7,6 +7,7 @@ timer looks for silence: a task group takes up a tenth of an open stream's memor
 """
 
 import asyncio
+from asyncio import _get_running_loop
 from collections.abc import Callable
 from math import inf
 from typing import TypeVar
@@ -14,7 +15,7 @@ from typing import TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from streamtool.asgi.off_loop import clock, is_asyncio, off_loop, sized
+from streamtool.asgi.off_loop import clock, off_loop, sized
 from streamtool.asgi.pieces import OnDisconnect, WriteNow, disconnects_of, writer_of
 from streamtool.asgi.types import Receive, Send
 from streamtool.exchange.exchange import Exchange
@@ -99,13 +100,20 @@ class ClientConnection:
         """The server's `on_disconnect`, or one that waits for the disconnect in a plain task. None on trio, where a
         task needs a task group, so that `attend` has to be used.
         """
-        return disconnects_of(self._send) or (self._on_disconnect if is_asyncio() else None)
+        offered = disconnects_of(self._send)
+        if offered is None:
+            loop = _get_running_loop()
+            if loop is not None and asyncio.current_task(loop) is not None:  # trio may run inside asyncio's callbacks
+                return self._on_disconnect
+        return offered
 
     def attend_by_call(self, scope: anyio.CancelScope, on_disconnect: OnDisconnect, keepalive: float) -> None:
         """Attend to the client until `dismiss`. When it disconnects, the scope is cancelled."""
         self._scope = scope
         on_disconnect(self._left)
-        self._start_timer(self._tick(keepalive))
+        tick = self._tick(keepalive)
+        if tick < inf:
+            self._timer = asyncio.get_running_loop().call_later(tick, self._end_tick, tick)
 
     async def dismiss(self, on_disconnect: OnDisconnect) -> None:
         """Stop what `attend_by_call` has started. Raises the server's error if it could not report a disconnect."""
@@ -206,14 +214,10 @@ class ClientConnection:
         elif self._scope is not None:
             self._scope.deadline = clock() + _LAST_WRITE_SECONDS
 
-    def _start_timer(self, tick: float) -> None:
-        if tick < inf:
-            self._timer = asyncio.get_running_loop().call_later(tick, self._end_tick, tick)
-
     def _end_tick(self, tick: float) -> None:
         if self._is_silent():
             self._commenting = asyncio.get_running_loop().create_task(self._break_silence())
-        self._start_timer(tick)
+        self._timer = asyncio.get_running_loop().call_later(tick, self._end_tick, tick)
 
     def _is_silent(self) -> bool:
         """Return whether a comment is due, at a silence check."""

@@ -164,7 +164,7 @@ class ServedExchange:
         self._finishing = False
         try:
             with anyio.CancelScope() as self._app:
-                if self._early is None:
+                if not (self._end_error or self._entry.error):
                     await self._driver.app(scope, receive, self._handle)
             error = UpstreamError("the application ended without a complete response")
         except StreamtoolError as raised:

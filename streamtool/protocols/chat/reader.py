@@ -71,7 +71,7 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
             rest = data.removeprefix(self._before)
             quoted = rest.removesuffix(self._after)
             if rest is not data and quoted is not rest:
-                try:  # what remains is one string, unless the event only looks similar
+                try:  # the rest is one string, unless the event only looks similar
                     text = _string(quoted)
                 except wire.UNREADABLE:
                     text = ""
