@@ -12,9 +12,12 @@ from support.continuing import COMPLETING, KINDS, Continuing, Fault, seen, talke
 from support.dialects import ALL_CLIENTS, Ask, Got
 from support.sweeps import alternating, each
 
+from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.record import Record
 from streamtool.exchange.resumption import split_at_seam
 from streamtool.forcing.continuation import rest_grammar
+from streamtool.protocols.registry import client_protocol
+from streamtool.settings import Settings
 from streamtool.testing import Script
 
 both = pytest.mark.anyio
@@ -228,6 +231,37 @@ async def test_a_call_that_is_buffered_or_in_a_whole_reply_is_continued_too(give
         got, record = await talk(Breaking(kind, one), **given)
         assert seen(got) == await undisturbed("chat", one.whole, **given), name
         assert (len(record.resumed), record.attempts) == (1, ())
+
+
+@each("failing", ["error", "end", "cut"])
+def test_a_buffered_call_that_cannot_be_continued_ends_with_one_error(failing):
+    tool = {"name": "write", "parameters": {"properties": {"path": {"type": "string"}, "text": {"type": "string"}}}}
+    asked = {"model": "m", "messages": [{"role": "user", "content": "Go on."}], "stream": True}
+    body = json.dumps({**asked, "tools": [{"type": "function", "function": tool}]}).encode()
+    chosen = Settings(app_protocol="completions", arguments="complete", resume=2, retries=0)
+    exchange = Exchange(chosen, client_protocol("chat"), body, (), new_id="{}1".format, now=1)
+
+    def event(text: str, reason: str | None = None) -> bytes:
+        choice = {"index": 0, "text": text, "finish_reason": reason}
+        return b"data: " + json.dumps({"id": "q", "object": "text_completion", "choices": [choice]}).encode() + b"\n\n"
+
+    exchange.request()
+    exchange.respond(200, ())
+    out = exchange.feed(event('<tool_call>\n{"name": "write", "arguments": {"path": "a", "text": "b\n</tool_call>'))
+    out += exchange.feed(event("", "stop")) + exchange.close()
+    attempts = 0
+    while exchange.retry and attempts < 8:
+        attempts += 1
+        exchange.request()
+        exchange.respond(503 if failing == "error" else 200, ())
+        if failing != "error":
+            out += exchange.feed(event("more"))
+        if failing == "end":
+            out += exchange.feed(event("", "stop"))
+        out += exchange.close()
+    assert exchange.done
+    assert attempts > 0
+    assert out.count(b"cannot be read") == 1
 
 
 @both
