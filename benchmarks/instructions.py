@@ -124,7 +124,7 @@ def filtered(kind: str) -> Callable[[int], Callable[[], None]]:
     def prepared(count: int) -> Callable[[], None]:
         exchange = begun("chat", kind)
         events = [event for data in deltas("chat", kind, count) for event in exchange._upstream.reader.feed(data)]
-        feed = exchange._choices[0].feed
+        feed = exchange._choices[0].feed_text
 
         def run() -> None:
             for event in events:

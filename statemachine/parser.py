@@ -16,6 +16,7 @@ from attrs import evolve
 from statemachine import bodies
 from statemachine.call import Call
 from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
+from statemachine.flow import Flow
 from statemachine.formats.compile import openers_of_all, resolve_formats, tables_of
 from statemachine.formats.format import Format
 from statemachine.formats.table import DEFAULT, FORMATS
@@ -233,7 +234,7 @@ class Parser:
         return self._machine.frames.state
 
     @property
-    def flow(self) -> Reader:
+    def flow(self) -> Flow:
         """The state in which text flows through the parser.
 
         If `scan` is not None and returns None for a piece of text, `feed` would return the piece unchanged: as one

@@ -1,20 +1,9 @@
 """The interface of the parsers that read the upstream's text, and a no-op parser for requests without tools."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from statemachine import Event, TextDelta
-
-
-class Flow(Protocol):
-    """The state in which text flows through a parser; see `statemachine.Parser.flow`."""
-
-    remaining: int
-
-    @property
-    def scan(self) -> Callable[[str], object] | None: ...
-    @property
-    def delta(self) -> type[Event] | None: ...
+from statemachine.flow import Flow
 
 
 class TextParser(Protocol):

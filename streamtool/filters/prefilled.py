@@ -10,8 +10,9 @@ whitespace.
 from collections.abc import Callable
 
 import statemachine
+from statemachine.flow import Flow
 from streamtool.core.conversation import Forcing
-from streamtool.filters.null_parser import Flow, TextParser
+from streamtool.filters.null_parser import TextParser
 
 _BLANKS = 1000
 """Maximum number of whitespace characters before a repeated beginning."""
