@@ -16,7 +16,6 @@ from attrs import evolve
 from statemachine import bodies
 from statemachine.call import Call
 from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
-from statemachine.flow import Flow
 from statemachine.formats.compile import openers_of_all, resolve_formats, tables_of
 from statemachine.formats.format import Format
 from statemachine.formats.table import DEFAULT, FORMATS
@@ -26,6 +25,7 @@ from statemachine.machine.states import CALLS, State
 from statemachine.machine.waiting import waits_for
 from statemachine.stream.buffer import EndOfText
 from statemachine.stream.emitter import Emitter, Ledger, Sink, Span
+from statemachine.stream.flow import Flow
 from statemachine.stream.reader import MAX_GROWTH, Reader
 from statemachine.stream.runs import json_escape
 from statemachine.tools import Tools, Toolset, tools_of

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from statemachine import Event, TextDelta
-from statemachine.flow import Flow
+from statemachine.stream.flow import Flow
 
 
 class TextParser(Protocol):

@@ -13,7 +13,7 @@ reasoning off. Three rules correct it:
 from collections.abc import Callable
 
 import statemachine
-from statemachine.flow import Flow
+from statemachine.stream.flow import Flow
 from streamtool.core.conversation import Forcing
 from streamtool.filters.null_parser import TextParser
 from streamtool.filters.prefilled import Prefilled

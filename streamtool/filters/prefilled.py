@@ -10,7 +10,7 @@ whitespace.
 from collections.abc import Callable
 
 import statemachine
-from statemachine.flow import Flow
+from statemachine.stream.flow import Flow
 from streamtool.core.conversation import Forcing
 from streamtool.filters.null_parser import TextParser
 
