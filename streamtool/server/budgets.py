@@ -44,17 +44,16 @@ class Budgets:
 
     def limits(self, headers: Headers) -> bool:
         """Return whether the requests or tokens of the client that sent these headers are limited."""
-        limits = self.limits_for(headers)
-        return bool(limits.requests_per_minute or limits.tokens_per_minute)
+        return _limits_use(self.limits_for(headers))
 
     async def admit(self, headers: Headers, client: str | None = None) -> None:
         """Count a request. Raises TooManyError if it exceeds the limit, or if the tokens are used up.
 
         `client` is the client's identity; if None, it is derived from the headers.
         """
-        if not self.limits(headers):
-            return
         limits = self.limits_for(headers)
+        if not _limits_use(limits):
+            return
         client = client_of(headers) if client is None else client
 
         def counts() -> tuple[int, int]:
@@ -100,6 +99,11 @@ def general_limits(limits: LimitSettings) -> KeyLimits:
         requests_per_minute=limits.requests_per_minute,
         tokens_per_minute=limits.tokens_per_minute,
     )
+
+
+def _limits_use(limits: KeyLimits) -> bool:
+    """Return whether these limits concern requests or tokens."""
+    return bool(limits.requests_per_minute or limits.tokens_per_minute)
 
 
 def _first_set(own: int | None, general: int | None) -> int | None:

@@ -29,7 +29,7 @@ _REASONS: Final = {
 """All other reasons (`end_turn`, `tool_use`, …) count as a plain stop."""
 _COUNTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 
-_BEHIND: Final = b'"}}\n\n'
+_AFTER: Final = b'"}}\n\n'
 _string: Final = msgspec.json.Decoder(str).decode
 
 
@@ -49,9 +49,9 @@ class ReplyReader(StreamReader):
     def feed(self, data: bytes) -> Events:
         """Return the reply events that `data` completes."""
         quick = self._quick
-        if quick is not None and data.startswith(quick) and data.endswith(_BEHIND):
+        if quick is not None and data.startswith(quick) and data.endswith(_AFTER):
             try:  # the bytes between the quotes are one string, unless the event only looks similar
-                text = _string(data[len(quick) - 1 : 1 - len(_BEHIND)])
+                text = _string(data[len(quick) - 1 : 1 - len(_AFTER)])
             except wire.UNREADABLE:
                 text = ""
             if text:
