@@ -319,4 +319,8 @@ def configure(settings: Settings) -> None:
     handler = _StandardStreamHandler(settings.log_to)
     handler.setFormatter(JsonFormatter() if settings.log == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    # Our formatters show neither the caller nor the thread nor the process. Finding them for each record would take a
+    # third of the time that logging takes. Source: "Optimization" in the documentation's Logging HOWTO.
+    for unused in ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks"):
+        setattr(logging, unused, None)
     logging.getLogger(KEY).setLevel(logging.DEBUG if settings.debug else logging.INFO)

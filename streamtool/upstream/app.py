@@ -1,22 +1,22 @@
 """An HTTP upstream as an ASGI app, which sends each request to the upstream and passes the response on as it arrives.
 
-Nothing is decoded, joined or buffered. Requests go through httpx transports rather than the httpx client, which would
-share cookies between callers, follow redirects and wrap each piece three times. Allow-lists restrict the headers in
-both directions. The client's authorization is passed on unless the settings contain a key for the upstream; if the
-upstream rejects that key, the configuration is at fault (502), not the caller. Failures are raised as `UpstreamError`,
-which the exchange or the proxy formats in the client's protocol.
+Nothing is decoded, joined or buffered. Requests go through `network` rather than the httpx client, which would share
+cookies between callers, follow redirects and wrap each piece three times. Allow-lists restrict the headers in both
+directions. The client's authorization is passed on unless the settings contain a key for the upstream; if the upstream
+rejects that key, the configuration is at fault (502), not the caller. Failures are raised as `UpstreamError`, which the
+exchange or the proxy formats in the client's protocol.
 
 If the upstream echoes our key, for example in an error message, the key is masked before it reaches the client
 (`_Mask`).
 
-Time limits: httpx enforces `connect`; `first_byte` (until the first piece of the body) and `idle` (between two pieces)
+Time limits: the network enforces `connect`; `first_byte` (until the first piece of the body) and `idle` (between two pieces)
 are checked a few times within each limit, because a timer for each piece would cost more than processing the piece.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Final, Self
 from urllib.parse import quote, unquote, urlsplit
 
 import anyio
@@ -31,8 +31,8 @@ from streamtool.models.engines import HOSTED
 from streamtool.protocols.registry import UPSTREAMS
 from streamtool.protocols.shared import wire
 from streamtool.settings import LimitSettings, UpstreamSettings
-from streamtool.upstream.network import failure_of, open_network, proxy_of
-from streamtool.upstream.resending import send_async
+from streamtool.upstream.http_messages import HttpRequest, HttpResponse, ResponsePieces, Target
+from streamtool.upstream.network import Network, failure_of, open_network, proxy_of
 
 VIA = b"x-streamtool-via"
 """Request header with the ids of the servers that a request has passed through, separated by commas."""
@@ -96,10 +96,8 @@ and must not count as the upstream's failure.
 """
 _MIN_SECRET = 16
 """Minimum length of a key to mask. A shorter key (`ollama`) is not a secret, and the reply may contain it as a word."""
-_ENDING_SECONDS = 0.1
-"""Maximum number of seconds to wait for the end of an abandoned response's body."""
-_URLS = 64
-"""Maximum number of cached parsed URLs."""
+_TARGETS = 64
+"""Maximum number of cached URLs."""
 
 
 class HttpUpstream:
@@ -123,14 +121,14 @@ class HttpUpstream:
         self._server_id = server_id
         self._pass_authorization = pass_authorization
         self._limits = limits
-        self._network = transport or open_network(settings.url)
+        self._network = open_network(settings.url) if transport is None else Network(transport)
         proxy = None if transport else proxy_of(settings.url)
         self.proxy_note = f" (through the proxy {proxy.url.netloc.decode('ascii', 'replace')})" if proxy else ""
         """The part of error messages that names the proxy; empty if no proxy is used."""
         self.on_return: Callable[[], object] = _nothing
         """Called when a response arrives after a failure."""
         self._failed = False
-        self._urls: dict[tuple[str, bytes, bool], tuple[httpx.URL, bytes]] = {}
+        self._targets: dict[tuple[str, bytes, bool], Target] = {}
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
         self._is_vendor = settings.is_vendor
@@ -157,46 +155,39 @@ class HttpUpstream:
             body = await read_body(scope, receive, self._limits)
         except ClientLeft:
             return
-        timeout = self.settings.timeout
         outside = OUTSIDE_VERSION in scope
-        url, host = self._target(encoded_path(scope), scope.get("query_string", b""), outside=outside)
-        headers = [(b"host", host), *self._headers(scope["headers"])]
+        target = self._target(encoded_path(scope), scope.get("query_string", b""), outside=outside)
+        headers = [(b"host", target.host), *self._headers(scope["headers"])]
         if body or scope["method"] not in ("GET", "HEAD"):
             headers.append((b"content-length", str(len(body)).encode()))
-        request = httpx.Request(
-            scope["method"],
-            url,
-            stream=_AppBody(body),
-            headers=headers,
-            extensions={"timeout": {"connect": timeout.connect, "write": timeout.idle, "read": None, "pool": None}},
-        )
+        request = HttpRequest(scope["method"], target, headers, body)
         del body  # the request keeps the body for as long as it may have to be resent
         client = None if ATTENDED in scope else ClientWatch(receive, send)
         await _Forwarding(self, request, client, send).run()
 
-    def _target(self, path: str, query: bytes, *, outside: bool) -> tuple[httpx.URL, bytes]:
-        """Return the URL of `path` at the upstream, and its host. Cached, because the same few URLs are requested
-        repeatedly. Raises RequestError.
+    def _target(self, path: str, query: bytes, *, outside: bool) -> Target:
+        """Return the URL of `path` at the upstream. Cached, because the same few URLs are requested repeatedly. Raises
+        RequestError.
         """
-        known = self._urls.get((path, query, outside))
+        known = self._targets.get((path, query, outside))
         if known is None:
-            if len(self._urls) >= _URLS:
-                self._urls.clear()
+            if len(self._targets) >= _TARGETS:
+                self._targets.clear()
             try:
-                url = httpx.URL(self.url(path, query, outside=outside))
+                known = Target(httpx.URL(self.url(path, query, outside=outside)))
             except httpx.InvalidURL as error:
                 raise RequestError(f"the upstream's URL for this request is invalid: {error}") from None
-            known = self._urls[path, query, outside] = url, url.netloc
+            self._targets[path, query, outside] = known
         return known
 
-    async def send(self, request: httpx.Request) -> httpx.Response:
+    async def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return its response, with the body unread."""
         try:
-            response = cast(httpx.Response, await send_async(self._network, request, httpx))
+            response = await self._network.send(request, self.settings.timeout)
         except Exception:
             self._failed = True
             raise
-        failed, self._failed = self._failed, response.status_code in _DOWN
+        failed, self._failed = self._failed, response.status in _DOWN
         if failed and not self._failed:
             self.on_return()
         return response
@@ -257,31 +248,6 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-class _AppBody(httpx.AsyncByteStream):
-    """The body of a request, which can be iterated more than once.
-
-    httpx's own stream is a generator, which a cancelled request would leave unfinished.
-    """
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._left = b""
-
-    def release(self) -> None:
-        """Release the body: it will not be sent again, and the response may stream for long."""
-        self._body = b""
-
-    def __aiter__(self) -> Self:
-        self._left = self._body
-        return self
-
-    async def __anext__(self) -> bytes:
-        if not self._left:
-            raise StopAsyncIteration
-        left, self._left = self._left, b""
-        return left
-
-
 class _Mask:
     """A filter that replaces our key in the upstream's output with text of the same length."""
 
@@ -324,52 +290,12 @@ class _Mask:
         return held
 
 
-async def close_response(response: Any, pieces: Any) -> None:
-    """Close a response whose body may not have been read to its end. Shielded from cancellation.
-
-    The body of an httpx response consists of nested generators. They are finalized properly only if an exception is
-    raised inside them: the one caused by reading from the closed connection.
-    """
-    with anyio.CancelScope(shield=True):
-        # In this order: reading first would wait for an upstream that may send nothing more.
-        await response.aclose()
-        with anyio.move_on_after(_ENDING_SECONDS):
-            try:
-                async for _ in pieces:
-                    pass
-            except Exception:  # noqa: BLE001, S110  any error will do
-                pass
-
-
-class _OtherBody:
-    """The body of a response from another transport than ours, with the interface of `http1.ResponseBody`."""
-
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
-        self.begun = False
-
-    async def pass_to(self, take: TakePiece, *, first: float, idle: float) -> None:
-        """Pass each piece to `take` as it arrives, until the end of the body."""
-        limit = first
-        while True:
-            with anyio.move_on_after(limit) as waiting:
-                piece = await anext(self._pieces, None)
-            if waiting.cancelled_caught:
-                raise httpx.ReadTimeout(f"nothing arrived for {limit:g} seconds")
-            if piece is None:
-                break
-            self.begun, limit = True, idle
-            blocked = take(piece)
-            if blocked is not None:
-                await blocked
-
-
 @define(eq=False)
 class _Forwarding:
     """One request in progress."""
 
     _upstream: HttpUpstream
-    _request: httpx.Request
+    _request: HttpRequest
     _client: ClientWatch | None
     """The client, or None if the caller already watches for its disconnect."""
     _send: Send
@@ -394,31 +320,26 @@ class _Forwarding:
 
     async def _pass(self) -> None:
         limits, start = self._upstream.settings.timeout, anyio.current_time()
-        body: Any = None
+        body: ResponsePieces | None = None
         try:
             response = await self._open()
-            if isinstance(self._request.stream, _AppBody):  # a transport may have replaced the stream
-                self._request.stream.release()
-            pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
-            complete = False
+            self._request.body = b""
             first = limits.first_byte - (anyio.current_time() - start)
             try:
                 # Before the status is sent: the client must not see a 401 for a key that it does not know.
-                self._raise_if_our_key(response)
+                self._raise_if_our_key(response.status)
                 mask = _Mask(self._upstream.secret) if self._upstream.secret else None
                 headers = [
                     (name, value if mask is None else mask.whole(value))
-                    for name, value in ((name.lower(), value) for name, value in response.headers.raw)
+                    for name, value in ((name.lower(), value) for name, value in response.headers)
                     if name in RESPONSE_HEADERS or name.startswith(_RATE_LIMITS)
                 ]
-                await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+                await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
                 take = taker_of(self._send)
-                body = pieces if hasattr(pieces, "pass_to") else _OtherBody(pieces)
+                body = response.body
                 await body.pass_to(take if mask is None else mask.before(take), first=first, idle=limits.idle)
-                complete = True
             finally:
-                # A body that has been read to its end has released its connection, so closing it does not wait.
-                await (response.aclose() if complete else close_response(response, pieces))
+                await response.body.aclose()
         except httpx.ReadTimeout as error:
             raise self._timeout(begun=body is not None and body.begun) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -427,7 +348,7 @@ class _Forwarding:
         send = self._send if self._client is None else self._client.send
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _open(self) -> httpx.Response:
+    async def _open(self) -> HttpResponse:
         """Return the response once its header has arrived."""
         try:
             with anyio.move_on_after(self._upstream.settings.timeout.first_byte):
@@ -442,10 +363,10 @@ class _Forwarding:
             return UpstreamTimeout(f"the upstream sent nothing for {limits.idle:g} seconds")
         return UpstreamTimeout(f"the upstream did not begin its reply within {limits.first_byte:g} seconds")
 
-    def _raise_if_our_key(self, response: httpx.Response) -> None:
-        if response.status_code in (401, 403) and self._upstream.settings.key is not None:
+    def _raise_if_our_key(self, status: int) -> None:
+        if status in (401, 403) and self._upstream.settings.key is not None:
             raise UpstreamError("the upstream rejects the configured key", code="upstream_authentication")
 
     @property
     def _where(self) -> str:
-        return f"the upstream at {self._request.url.netloc.decode('ascii', 'replace')}{self._upstream.proxy_note}"
+        return f"the upstream at {self._request.target.host.decode('ascii', 'replace')}{self._upstream.proxy_note}"

@@ -1,4 +1,4 @@
-"""HTTP/1.1 client connections on asyncio, as an httpx transport: `AsyncioNetwork`.
+"""HTTP/1.1 client connections on asyncio: `AsyncioNetwork`, which is also an httpx transport.
 
 A model emits about fifty events a second, and each arrives in a separate read. For each read, httpcore wakes a task,
 starts a timer and detects the running async library. This transport instead gives the output of the C parser
@@ -15,13 +15,14 @@ import socket
 import ssl
 from collections.abc import Coroutine
 from time import monotonic
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import httptools
 import httpx
 from aiohappyeyeballs import start_connection
 
 from streamtool.asgi.pieces import TakePiece
+from streamtool.upstream.http_messages import HttpRequest, HttpResponse, Origin, Target
 
 _MAX_IDLE: Final = 100
 """Maximum number of idle connections per origin."""
@@ -37,7 +38,6 @@ _TICKS: Final = 8
 """Number of checks for silence within a time limit (before the first piece, within the shorter of the two limits)."""
 _LONGEST_TICK: Final = 3600.0
 """Maximum number of seconds between two checks for silence."""
-_PORTS: Final = {"http": 80, "https": 443}
 # RFC 9110, sections 5.1 and 5.6.2:
 #
 #     field-name = token
@@ -57,36 +57,41 @@ _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # a client's header into a second header, so the upstream decides whether to accept it.
 _ENDS_LINE: Final = re.compile(rb"[\0\r\n]")
 
-_Origin = tuple[str, str, int]
-"""Scheme, host and port."""
-
 
 class AsyncioNetwork(httpx.AsyncBaseTransport):
     """Connections to any origin. `certificates` contains the trusted certificates."""
 
     def __init__(self, certificates: ssl.SSLContext) -> None:
         self._certificates = certificates
-        self._idle: dict[_Origin, list[_Connection]] = {}
+        self._idle: dict[Origin, list[_Connection]] = {}
         self._open: set[_Connection] = set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send the request and return its response, with the body unread. Raises httpx.TransportError."""
-        url = request.url
-        origin = (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
+        """Send a request of httpx and return its response, with the body unread. Raises httpx.TransportError."""
         # The body is read once, up front, so that the request can be sent twice. It is in memory in any case.
-        written = _serialise(request, b"".join([piece async for piece in request.stream]))  # type: ignore[union-attr]
+        body = b"".join([piece async for piece in request.stream])  # type: ignore[union-attr]
+        asked = HttpRequest(request.method, Target(request.url), request.headers.raw, body)
+        response = await self.send(asked, request.extensions.get("timeout", {}).get("connect"))
+        return httpx.Response(response.status, headers=response.headers, stream=cast(ResponseBody, response.body))
+
+    async def send(self, request: HttpRequest, connect: float | None) -> HttpResponse:
+        """Send the request and return its response, with the body unread. A new connection has to open within `connect`
+        seconds. Raises httpx.TransportError.
+        """
+        written = _serialise(request)
+        origin = request.target.origin
         connection = self._reuse(origin)
         if connection is not None:
             try:
                 # RFC 9110, section 9.2.2, allows a client to repeat a POST only if it knows that doing so is harmless.
                 # In this case, it is: at worst, the upstream generates one reply that is never read. Once any byte of a
                 # response has arrived, the server is known to have handled the request, so the error is raised.
-                return await connection.send(request, written)
+                return await connection.send(request.method, written)
             except httpx.TransportError:
                 if connection.received:
                     raise
-        connection = await self._connect(origin, request.extensions.get("timeout", {}).get("connect"))
-        return await connection.send(request, written)
+        connection = await self._connect(origin, connect)
+        return await connection.send(request.method, written)
 
     async def aclose(self) -> None:
         """Close all connections. Returns once they are closed, except those that belong to other event loops."""
@@ -96,7 +101,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
         while any(connection.loop is loop for connection in self._open):  # noqa: ASYNC110  takes a few iterations
             await asyncio.sleep(0)
 
-    def _reuse(self, origin: _Origin) -> "_Connection | None":
+    def _reuse(self, origin: Origin) -> "_Connection | None":
         """Return a usable idle connection, or None."""
         loop, now = asyncio.get_running_loop(), monotonic()
         kept = self._idle.get(origin, [])
@@ -108,7 +113,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
             connection.close()
         return None
 
-    async def _connect(self, origin: _Origin, seconds: float | None) -> "_Connection":
+    async def _connect(self, origin: Origin, seconds: float | None) -> "_Connection":
         """Open a connection. Raises httpx.ConnectTimeout or httpx.ConnectError."""
         scheme, host, port = origin
         loop = asyncio.get_running_loop()
@@ -184,7 +189,7 @@ class _Connection(asyncio.Protocol):
         "take",
     )
 
-    def __init__(self, network: AsyncioNetwork, origin: _Origin, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, network: AsyncioNetwork, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
         self._network = network
         self.origin = origin
         self.loop = loop
@@ -253,11 +258,11 @@ class _Connection(asyncio.Protocol):
         """Number of header bytes so far, then of unread body bytes."""
         self._paused = False
 
-    async def send(self, request: httpx.Request, written: bytes) -> httpx.Response:
+    async def send(self, method: str, written: bytes) -> HttpResponse:
         """Send a request and return its response once the header has arrived. Raises httpx.TransportError."""
         if self.error is not None:
             raise self.error
-        self._begin(bodiless=request.method == "HEAD")
+        self._begin(bodiless=method == "HEAD")
         self._transport.write(written)
         del written  # a stream may stay open for long, and the body is not needed any more
         try:
@@ -266,7 +271,7 @@ class _Connection(asyncio.Protocol):
         except BaseException:
             self.close()
             raise
-        return httpx.Response(self._status, headers=self._headers, stream=ResponseBody(self))
+        return HttpResponse(self._status, self._headers, ResponseBody(self))
 
     async def _receive_header(self) -> None:
         while not self._header_complete:
@@ -429,7 +434,7 @@ class _Connection(asyncio.Protocol):
 
 
 class ResponseBody(httpx.AsyncByteStream):
-    """The body of a response."""
+    """The body of a response (`http_messages.ResponsePieces`)."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection: _Connection | None = connection
@@ -524,16 +529,16 @@ def _loss_error(cause: Exception | None, *, begun: bool) -> httpx.TransportError
     return httpx.RemoteProtocolError(f"the server closed the connection without {what}")
 
 
-def _serialise(request: httpx.Request, body: bytes) -> bytes:
+def _serialise(request: HttpRequest) -> bytes:
     """Return the request as bytes. Raises httpx.LocalProtocolError."""
     # RFC 9112, section 3: `request-line = method SP request-target SP HTTP-version`. A non-ASCII character becomes `?`,
-    # which is not a tchar, so such a method is rejected below. httpx has already percent-encoded the target.
+    # which is not a tchar, so such a method is rejected below. The target is already percent-encoded.
     method = request.method.encode("ascii", "replace")
-    lines = [b"%b %b HTTP/1.1" % (method, request.url.raw_path)]
+    lines = [b"%b %b HTTP/1.1" % (method, request.target.path)]
     fine = _TOKEN.fullmatch(method) is not None
-    for name, value in request.headers.raw:
+    for name, value in request.headers:
         fine = fine and _TOKEN.fullmatch(name) is not None and _ENDS_LINE.search(value) is None
         lines.append(b"%b: %b" % (name, value))
     if not fine:
         raise httpx.LocalProtocolError("the method or a header of the request contains an illegal character")
-    return b"\r\n".join((*lines, b"", body))
+    return b"\r\n".join((*lines, b"", request.body))

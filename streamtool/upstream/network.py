@@ -12,17 +12,23 @@ import errno
 import os
 import socket
 import ssl
+from asyncio import AbstractEventLoop, _get_running_loop
 from collections.abc import Iterator
 from functools import cache
-from typing import Final
+from typing import Final, Self, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
+import anyio
 import httpx
 from sniffio import current_async_library
 
+from streamtool.asgi.pieces import TakePiece
 from streamtool.core.errors import SettingsError, UpstreamError, UpstreamTimeout
+from streamtool.settings import TimeoutSettings
 from streamtool.settings.data import is_loopback
+from streamtool.upstream.http_messages import HttpRequest, HttpResponse
+from streamtool.upstream.resending import send_async
 
 try:
     from streamtool.upstream.http1 import AsyncioNetwork
@@ -31,14 +37,64 @@ except ImportError:  # requires the `serve` extra
 
 _MAX_IDLE: Final = 100
 """Maximum number of idle connections to an upstream."""
+_ENDING_SECONDS: Final = 0.1
+"""Maximum number of seconds to wait for the end of an abandoned response's body."""
 _NO_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"))
 """OpenSSL's error reasons for input that is not TLS."""
 _NO_HTTP: Final = ("illegal request line", "illegal status line")
 """Prefixes of the error messages from h11 and `http1` for input that is not HTTP, such as a TLS alert."""
 
 
-def open_network(url: str) -> httpx.AsyncBaseTransport:
-    """Return a transport for the upstream at `url`. Connections are pooled and opened on demand.
+class Network:
+    """Pooled connections to an upstream, which are opened on demand: `fast` ones on asyncio, if they are possible, and
+    otherwise those of the httpx transport `general`.
+    """
+
+    def __init__(self, general: httpx.AsyncBaseTransport, fast: "AsyncioNetwork | None" = None) -> None:
+        self._general = general
+        self._fast = fast
+        self._loop: AbstractEventLoop | None = None
+        """The event loop in which `fast` was used last."""
+
+    async def send(self, request: HttpRequest, limits: TimeoutSettings) -> HttpResponse:
+        """Send the request and return its response, with the body unread. Raises httpx.TransportError, or an error of
+        another library.
+        """
+        fast = self._fast_here
+        if fast is not None:
+            return await fast.send(request, limits.connect)
+        seconds = {"connect": limits.connect, "write": limits.idle, "read": None, "pool": None}
+        asked = httpx.Request(
+            request.method,
+            request.target.url,
+            headers=request.headers,
+            stream=_RequestBody(request.body),
+            extensions={"timeout": seconds},
+        )
+        response = await send_async(self._general, asked, httpx)
+        if isinstance(asked.stream, _RequestBody):  # a transport may have replaced the stream
+            asked.stream.release()
+        return HttpResponse(response.status_code, response.headers.raw, _OtherBody(response))
+
+    async def aclose(self) -> None:
+        """Close all connections. The next request opens new ones."""
+        await (self._fast_here or self._general).aclose()
+
+    @property
+    def _fast_here(self) -> "AsyncioNetwork | None":
+        """The fast connections, if they work in the event loop that is running."""
+        # Determined for each request, because no event loop is running yet when the network is created.
+        loop = _get_running_loop()
+        if loop is not None and loop is self._loop:
+            return self._fast
+        if self._fast is None or current_async_library() != "asyncio":
+            return None
+        self._loop = loop
+        return self._fast
+
+
+def open_network(url: str) -> Network:
+    """Return the network for the upstream at `url`.
 
     All files are read here, so that the only file descriptor that a request requires is its socket. Raises
     SettingsError for a variable that cannot be honored.
@@ -52,28 +108,73 @@ def open_network(url: str) -> httpx.AsyncBaseTransport:
         proxy=proxy,
         trust_env=False,
     )
-    if proxy is not None or AsyncioNetwork is None:
-        return general
-    return _Network(general, AsyncioNetwork(certificates))
+    return Network(general, AsyncioNetwork(certificates) if proxy is None and AsyncioNetwork is not None else None)
 
 
-class _Network(httpx.AsyncBaseTransport):
-    """A transport that uses `fast` on asyncio and `general` on trio."""
+class _RequestBody(httpx.AsyncByteStream):
+    """The body of a request, which can be iterated more than once.
 
-    def __init__(self, general: httpx.AsyncBaseTransport, fast: httpx.AsyncBaseTransport) -> None:
-        self._general = general
-        self._fast = fast
+    httpx's own stream is a generator, which a cancelled request would leave unfinished.
+    """
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        return await self._chosen.handle_async_request(request)
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._left = b""
+
+    def release(self) -> None:
+        """Release the body: it will not be sent again, and the response may stream for long."""
+        self._body = b""
+
+    def __aiter__(self) -> Self:
+        self._left = self._body
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._left:
+            raise StopAsyncIteration
+        left, self._left = self._left, b""
+        return left
+
+
+class _OtherBody:
+    """The body of a response from another transport than ours."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
+        self._complete = False
+        self.begun = False
+
+    async def pass_to(self, take: TakePiece, *, first: float, idle: float) -> None:
+        limit = first
+        while True:
+            with anyio.move_on_after(limit) as waiting:
+                piece = await anext(self._pieces, None)
+            if waiting.cancelled_caught:
+                raise httpx.ReadTimeout(f"nothing arrived for {limit:g} seconds")
+            if piece is None:
+                break
+            self.begun, limit = True, idle
+            blocked = take(piece)
+            if blocked is not None:
+                await blocked
+        self._complete = True
 
     async def aclose(self) -> None:
-        await self._chosen.aclose()
-
-    @property
-    def _chosen(self) -> httpx.AsyncBaseTransport:
-        # Chosen for each request, because no event loop is running yet when the transport is created.
-        return self._fast if current_async_library() == "asyncio" else self._general
+        if self._complete:  # the connection has been released already, so this does not wait
+            await self._response.aclose()
+            return
+        # The body consists of nested generators. They are finalized properly only if an exception is raised inside
+        # them: the one caused by reading from the closed connection. Reading first would wait for an upstream that may
+        # send nothing more.
+        with anyio.CancelScope(shield=True):
+            await self._response.aclose()
+            with anyio.move_on_after(_ENDING_SECONDS):
+                try:
+                    async for _ in self._pieces:
+                        pass
+                except Exception:  # noqa: BLE001, S110  any error will do
+                    pass
 
 
 def proxy_of(url: str) -> httpx.Proxy | None:

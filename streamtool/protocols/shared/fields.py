@@ -7,7 +7,6 @@ replaced.
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final
 from unicodedata import normalize
 
@@ -38,7 +37,8 @@ _MOST_ALIKE: Final = 10_000
 """Maximum number of brackets in them, apart from the latest."""
 _MAX_PLACES: Final = 16
 """Maximum number of places in a body where a list is looked for."""
-_places_of_tools: Final = re.compile(rb'"tools"[ \t\r\n]*+:[ \t\r\n]*+(?=\[)').finditer
+_KEY_OF_TOOLS: Final = b'"tools"'
+_before_list: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+(?=\[)").match
 _PLACEHOLDER: Final = 1.2345e-300
 """Number that stands for the list while the rest of the body is decoded."""
 _known_tools = LruCache[tuple[tuple[bytes, SharedList], ...]](40_000)
@@ -87,7 +87,15 @@ def _with_known_tools(body: bytes, depth: int) -> Fields | None:
     """
     if len(body) < _WORTHWHILE:
         return None
-    for found in islice(_places_of_tools(body), _MAX_PLACES):
+    end = 0
+    for _ in range(_MAX_PLACES):
+        key = body.find(_KEY_OF_TOOLS, end)  # a pattern that begins with the key would take ten times as long
+        if key < 0:
+            break
+        end = key + len(_KEY_OF_TOOLS)
+        found = _before_list(body, end)
+        if found is None:
+            continue
         start = found.end()
         for text, tools in _known_tools.get((body[start : start + _BEGINNING], depth)) or ():
             if body.startswith(text, start):

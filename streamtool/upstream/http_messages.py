@@ -1,0 +1,72 @@
+"""HTTP requests to upstreams, and their responses, as plain values.
+
+httpx parses the URL of each request, and normalizes each header of a request and of a response. That costs as much as
+sending the request, and an upstream needs neither.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import httpx
+from attrs import define
+
+from streamtool.asgi.pieces import TakePiece
+
+Origin = tuple[str, str, int]
+"""Scheme, host and port."""
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class Target:
+    """The URL of a request, taken apart."""
+
+    __slots__ = ("host", "origin", "path", "url")
+
+    def __init__(self, url: httpx.URL) -> None:
+        self.url = url
+        self.origin: Origin = (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
+        self.host: bytes = url.netloc
+        """The value of the header `host`."""
+        self.path: bytes = url.raw_path
+        """The path with the query, percent-encoded."""
+
+
+@define(eq=False)
+class HttpRequest:
+    """A request, with all of its headers. The body may be cleared once the response has begun."""
+
+    method: str
+    target: Target
+    headers: Sequence[tuple[bytes, bytes]]
+    body: bytes = b""
+
+
+class ResponsePieces(Protocol):
+    """The body of a response."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether a piece has arrived."""
+        ...
+
+    async def pass_to(self, take: TakePiece, *, first: float, idle: float) -> None:
+        """Pass each piece to `take` as it arrives, until the end of the body. If `take` returns a coroutine, await it
+        before the next piece.
+
+        The first piece has to arrive within `first` seconds, and each of the others within `idle` seconds. Raises
+        httpx.ReadTimeout, another httpx.TransportError, or an error that `take` raises.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release the connection. It is closed unless the body has been read to its end."""
+        ...
+
+
+@define(eq=False)
+class HttpResponse:
+    """A response whose header has arrived."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    body: ResponsePieces
