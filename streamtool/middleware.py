@@ -12,6 +12,7 @@ server's own `receive` and `send`. The module uses anyio, so it runs under async
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -20,7 +21,7 @@ from attrs import define, evolve, frozen
 
 from streamtool.asgi.answers import new_id, send_error
 from streamtool.asgi.off_loop import LARGE_STEP, clock, is_large, off_loop, pause
-from streamtool.asgi.request_body import ClientLeft, read_body
+from streamtool.asgi.request_body import ClientLeft, arrived_body, read_body
 from streamtool.asgi.types import (
     OUTER_ROOT,
     ASGIApp,
@@ -76,6 +77,8 @@ _UNMISTAKABLE: Final = "/chat/completions"
 """The only ending without a version that no other kind of app is likely to serve."""
 _WARNINGS: Final = 8
 """Maximum number of paths that warnings are logged for."""
+_AT_ONCE: Final = nullcontext()
+"""The context of work that need not be cancelled, because it does not wait."""
 _log = logging.getLogger("streamtool")
 
 
@@ -215,8 +218,7 @@ class ToolMiddleware:
         """Serve a request to one of our paths. It may have `begun` in another process, as a background response."""
         entry: Entry = scope[ENTRY]
         if begun is None:
-            with entry.cancelling():
-                begun = await self._begun(protocol, wire, scope, receive, send)
+            begun = await self._begun(protocol, wire, scope, receive, send)
             if begun is None:
                 return
         exchange = begun.exchange
@@ -244,28 +246,28 @@ class ToolMiddleware:
         body = await self._body(wire, scope, receive, send)
         if body is None:
             return None
-        if protocol in COUNTS:
-            await self._count(wire, scope, body, receive, send)
-            return None
         entry: Entry = scope[ENTRY]
+        if protocol in COUNTS:
+            with entry.cancelling():
+                await self._count(wire, scope, body, receive, send)
+            return None
         memory = ClientStoreView(self.store, entry.client, scope.get(UNSTORED))
         if protocol == COMPACT:
-            answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
-            await send_json(send, answer.body, status=answer.status)
+            with entry.cancelling():
+                answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
+                await send_json(send, answer.body, status=answer.status)
             return None
         large = is_large(body, decoded_size(body, scope["headers"])) or self.store.blocks
         begin = partial(self._begin, wire, body, scope, memory, ready=large and PREPARES not in scope)
-        try:
-            if large:
-                exchange = await off_loop(begin)
-            else:
-                exchange = begin()
-                if len(body) > LARGE_STEP:
-                    await pause()
-        except StreamtoolError as error:
-            self.observers.rejected(wire.NAME, error, scope["headers"])
-            await send_error(wire, error, send)
-            return None
+        with entry.cancelling() if large else _AT_ONCE:
+            try:
+                exchange = await off_loop(begin) if large else begin()
+            except StreamtoolError as error:
+                self.observers.rejected(wire.NAME, error, scope["headers"])
+                await send_error(wire, error, send)
+                return None
+        if not large and len(body) > LARGE_STEP:
+            await pause()
         if exchange.passthrough and PREPARES not in scope:
             watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
             with watch.passing(), entry.cancelling():
@@ -383,8 +385,13 @@ class ToolMiddleware:
 
     async def _body(self, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> bytes | None:
         """Return the request body, or None if an error was sent instead or the client has disconnected."""
+        entry: Entry = scope[ENTRY]
         try:
-            return await read_body(scope, receive, self.settings.limits)
+            arrived = arrived_body(scope, receive, self.settings.limits)
+            if arrived is not None:
+                return arrived
+            with entry.cancelling():
+                return await read_body(scope, receive, self.settings.limits)
         except RequestError as error:
             self.observers.rejected(wire.NAME, error, scope["headers"], path=route_path(scope))
             await send_error(wire, error, send)

@@ -26,12 +26,10 @@ async def read_body(scope: Scope, receive: Receive, limits: LimitSettings) -> by
     The body of a request that an exchange makes is already complete, so no time limit applies to it. A rejected body is
     not read any further: the connection is closed after the response.
     """
+    arrived = arrived_body(scope, receive, limits)
+    if arrived is not None:
+        return arrived
     try:
-        arrived = body_of(receive)
-        if arrived is not None:
-            if len(arrived) > limits.body:
-                raise too_large(limits.body)
-            return arrived
         if ATTENDED in scope:
             return await _read(scope, receive, limits.body)
         with anyio.move_on_after(limits.body_seconds):
@@ -41,9 +39,24 @@ async def read_body(scope: Scope, receive: Receive, limits: LimitSettings) -> by
             code="request_timeout",
         )
     except RequestError as error:
-        if scope.get("http_version", "1.1").startswith("1"):  # HTTP/2 and later do not allow the header
-            error.headers = (*error.headers, (b"connection", b"close"))
-        raise
+        raise _closing(error, scope) from None
+
+
+def arrived_body(scope: Scope, receive: Receive, limits: LimitSettings) -> bytes | None:
+    """Return the complete request body if it has arrived, or None if `read_body` has to wait for it. Raises
+    TooLargeError.
+    """
+    body = body_of(receive)
+    if body is not None and len(body) > limits.body:
+        raise _closing(too_large(limits.body), scope)
+    return body
+
+
+def _closing(error: RequestError, scope: Scope) -> RequestError:
+    """Return the error for a request whose connection is closed after the response."""
+    if scope.get("http_version", "1.1").startswith("1"):  # HTTP/2 and later do not allow the header
+        error.headers = (*error.headers, (b"connection", b"close"))
+    return error
 
 
 async def drop_body(scope: Scope, receive: Receive) -> None:

@@ -18,8 +18,6 @@ begins with the tool prompt.
 from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter
 
-from attrs import evolve
-
 import statemachine
 from streamtool.core.bounded_cache import SharedList
 from streamtool.core.conversation import (
@@ -35,6 +33,7 @@ from streamtool.core.conversation import (
 )
 from streamtool.core.errors import RequestError
 from streamtool.core.turns import Pairing, unanswered_calls
+from streamtool.core.values import evolve
 from streamtool.prompting.history import (
     arguments_text,
     calls_text,
@@ -467,9 +466,7 @@ class _Projector:
         tags = self._prompt.results.strip
         if not tags:
             return content
-        texts = [
-            evolve(part, text=strip_tags(part.text, tags)) if isinstance(part, TextPart) else part for part in content
-        ]
+        texts = [TextPart(strip_tags(part.text, tags)) if isinstance(part, TextPart) else part for part in content]
         return tuple(now for now, was in zip(texts, content, strict=True) if now == was or not _is_empty(now))
 
     def _note(self, sentence: str) -> None:

@@ -71,14 +71,19 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
         # The body is read once, up front, so that the request can be sent twice. It is in memory in any case.
         body = b"".join([piece async for piece in request.stream])  # type: ignore[union-attr]
         asked = HttpRequest(request.method, Target(request.url), request.headers.raw, body)
-        response = await self.send(asked, request.extensions.get("timeout", {}).get("connect"))
+        response = await self.send(asked, connect=request.extensions.get("timeout", {}).get("connect"))
         return httpx.Response(response.status, headers=response.headers, stream=cast(ResponseBody, response.body))
 
-    async def send(self, request: HttpRequest, connect: float | None) -> HttpResponse:
+    async def send(
+        self, request: HttpRequest, *, connect: float | None = None, first_byte: float | None = None
+    ) -> HttpResponse:
         """Send the request and return its response, with the body unread. A new connection has to open within `connect`
-        seconds. Raises httpx.TransportError.
+        seconds, and the header of the response has to arrive within `first_byte` seconds. Raises httpx.TransportError;
+        it is httpx.ConnectTimeout or httpx.ReadTimeout if a limit is exceeded.
         """
         written = _serialise(request)
+        loop = asyncio.get_running_loop()
+        end = None if first_byte is None else loop.time() + first_byte
         origin = request.target.origin
         connection = self._reuse(origin)
         if connection is not None:
@@ -86,12 +91,14 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
                 # RFC 9110, section 9.2.2, allows a client to repeat a POST only if it knows that doing so is harmless.
                 # In this case, it is: at worst, the upstream generates one reply that is never read. Once any byte of a
                 # response has arrived, the server is known to have handled the request, so the error is raised.
-                return await connection.send(request.method, written)
+                return await connection.send(request.method, written, end)
+            except httpx.ReadTimeout:
+                raise
             except httpx.TransportError:
                 if connection.received:
                     raise
-        connection = await self._connect(origin, connect)
-        return await connection.send(request.method, written)
+        connection = await self._connect(origin, connect, end)
+        return await connection.send(request.method, written, end)
 
     async def aclose(self) -> None:
         """Close all connections. Returns once they are closed, except those that belong to other event loops."""
@@ -113,10 +120,15 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
             connection.close()
         return None
 
-    async def _connect(self, origin: Origin, seconds: float | None) -> "_Connection":
-        """Open a connection. Raises httpx.ConnectTimeout or httpx.ConnectError."""
+    async def _connect(self, origin: Origin, seconds: float | None, end: float | None) -> "_Connection":
+        """Open a connection within this many seconds and before the time `end`. Raises httpx.ConnectTimeout or
+        httpx.ConnectError.
+        """
         scheme, host, port = origin
         loop = asyncio.get_running_loop()
+        if end is not None:
+            left = max(0.0, end - loop.time())
+            seconds = left if seconds is None else min(seconds, left)
         connection = _Connection(self, origin, loop)
         tls: dict[str, Any] = {"ssl": self._certificates, "server_hostname": host} if scheme == "https" else {}
         sock: socket.socket | None = None
@@ -258,20 +270,31 @@ class _Connection(asyncio.Protocol):
         """Number of header bytes so far, then of unread body bytes."""
         self._paused = False
 
-    async def send(self, method: str, written: bytes) -> HttpResponse:
-        """Send a request and return its response once the header has arrived. Raises httpx.TransportError."""
+    async def send(self, method: str, written: bytes, end: float | None) -> HttpResponse:
+        """Send a request and return its response once the header has arrived, which has to be before the time `end`.
+        Raises httpx.TransportError.
+        """
         if self.error is not None:
             raise self.error
         self._begin(bodiless=method == "HEAD")
         self._transport.write(written)
         del written  # a stream may stay open for long, and the body is not needed any more
+        timer = None if end is None else self.loop.call_at(end, self._end_wait)
         try:
             await self._receive_header()
         # Even on cancellation: the response may still arrive, and would be taken for the next request's response.
         except BaseException:
             self.close()
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
         return HttpResponse(self._status, self._headers, ResponseBody(self))
+
+    def _end_wait(self) -> None:
+        """Close the connection unless the header has arrived, and the task has not run since."""
+        if not self._header_complete:
+            self.close(httpx.ReadTimeout("no header arrived in time"))
 
     async def _receive_header(self) -> None:
         while not self._header_complete:

@@ -58,11 +58,11 @@ class Network:
 
     async def send(self, request: HttpRequest, limits: TimeoutSettings) -> HttpResponse:
         """Send the request and return its response, with the body unread. Raises httpx.TransportError, or an error of
-        another library.
+        another library. It is httpx.ReadTimeout if no header arrives within `limits.first_byte` seconds.
         """
         fast = self._fast_here
         if fast is not None:
-            return await fast.send(request, limits.connect)
+            return await fast.send(request, connect=limits.connect, first_byte=limits.first_byte)
         seconds = {"connect": limits.connect, "write": limits.idle, "read": None, "pool": None}
         asked = httpx.Request(
             request.method,
@@ -71,7 +71,10 @@ class Network:
             stream=_RequestBody(request.body),
             extensions={"timeout": seconds},
         )
-        response = await send_async(self._general, asked, httpx)
+        with anyio.move_on_after(limits.first_byte) as waiting:
+            response = await send_async(self._general, asked, httpx)
+        if waiting.cancelled_caught:
+            raise httpx.ReadTimeout(f"no header arrived within {limits.first_byte:g} seconds")
         if isinstance(asked.stream, _RequestBody):  # a transport may have replaced the stream
             asked.stream.release()
         return HttpResponse(response.status_code, response.headers.raw, _OtherBody(response))

@@ -14,6 +14,7 @@ import uvloop
 
 from streamtool.upstream import http1 as asyncio_network
 from streamtool.upstream.http1 import AsyncioNetwork, ResponseBody
+from streamtool.upstream.http_messages import HttpRequest, Target
 
 PEM = Path(__file__).parent.parent / "support" / "localhost.pem"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"
@@ -590,6 +591,45 @@ def test_cancellation_closes_the_connection(run: Callable[..., None], begun: boo
             with pytest.raises(asyncio.CancelledError):
                 await task
             await asyncio.wait_for(server.left.wait(), 10)
+
+    run(main())
+
+
+def asked(server: Server) -> HttpRequest:
+    target = Target(httpx.URL(server.url))
+    return HttpRequest("GET", target, [(b"host", target.host)])
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_header_has_to_arrive_in_time(run: Callable[..., None], before: int, begun: bool) -> None:
+    async def main() -> None:
+        async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if len(server.requests) > before:
+                if begun:
+                    writer.write(b"HTTP/1.1 200 ")
+                await reader.read()  # until the client has closed the connection
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+        async with Server(handler) as server, networked() as network:
+            for _ in range(before):  # the connection is then reused
+                response = await network.send(asked(server), first_byte=60)
+                await response.body.pass_to(lambda _: None, first=60, idle=60)
+                await response.body.aclose()
+            with pytest.raises(httpx.ReadTimeout):
+                await network.send(asked(server), first_byte=0.05)
+            await server.left.wait()
+            assert (len(server.requests), server.connections) == (before + 1, 1)  # it was not sent again
+
+    run(main())
+
+
+def test_a_connection_has_to_open_before_the_header_is_due(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        async with Server(saying(b"", ends=True)) as server, networked() as network:
+            with pytest.raises(httpx.ConnectTimeout):
+                await network.send(asked(server), connect=60, first_byte=0)
+            assert server.requests == []
 
     run(main())
 
