@@ -9,6 +9,7 @@ timer looks for silence: a task group takes up a tenth of an open stream's memor
 import asyncio
 from asyncio import _get_running_loop
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import TypeVar
 
@@ -28,6 +29,18 @@ _TICKS = 4
 T = TypeVar("T")
 
 
+def stop_scope(scope: anyio.CancelScope, seconds: float) -> None:
+    """Cancel the scope, or let it run for at most this many more seconds."""
+    if seconds:
+        scope.deadline = min(scope.deadline, clock() + seconds)
+    else:
+        scope.cancel()
+
+
+def _do_nothing(_: float) -> None:
+    """Do nothing: the client is not attended to."""
+
+
 class ClientConnection:
     """The client of one exchange."""
 
@@ -36,10 +49,10 @@ class ClientConnection:
         "_exchange",
         "_left_event",
         "_receive",
-        "_scope",
         "_send",
         "_silent",
         "_started",
+        "_stop",
         "_timer",
         "_waiter",
         "_watching",
@@ -69,8 +82,8 @@ class ClientConnection:
         self._writing = False
         self.comment: anyio.Event | None = None
         """Event that is set once the comment being written has been sent; None if no comment is being written."""
-        self._scope: anyio.CancelScope | None = None
-        """The scope to cancel when the client disconnects."""
+        self._stop: Callable[[float], object] = _do_nothing
+        """Stops the app, or lets it run for this many more seconds."""
         self._timer: asyncio.TimerHandle | None = None
         """The timer of the next silence check, if no task makes it."""
         self._commenting: asyncio.Task[None] | None = None
@@ -84,7 +97,7 @@ class ClientConnection:
 
     def attend(self, tasks: TaskGroup, keepalive: float) -> None:
         """Start the task that attends to the client. When it disconnects, the whole task group is cancelled."""
-        self._scope = tasks.cancel_scope
+        self._stop = partial(stop_scope, tasks.cancel_scope)
         self._watching = True
         tasks.start_soon(self._watch, tasks, self._tick(keepalive))
 
@@ -107,9 +120,11 @@ class ClientConnection:
                 return self._on_disconnect
         return offered
 
-    def attend_by_call(self, scope: anyio.CancelScope, on_disconnect: OnDisconnect, keepalive: float) -> None:
-        """Attend to the client until `dismiss`. When it disconnects, the scope is cancelled."""
-        self._scope = scope
+    def attend_by_call(self, stop: Callable[[float], object], on_disconnect: OnDisconnect, keepalive: float) -> None:
+        """Attend to the client until `dismiss`. When it disconnects, `stop` is called with the number of seconds that
+        the app may still run.
+        """
+        self._stop = stop
         on_disconnect(self._left)
         tick = self._tick(keepalive)
         if tick < inf:
@@ -118,6 +133,7 @@ class ClientConnection:
     async def dismiss(self, on_disconnect: OnDisconnect) -> None:
         """Stop what `attend_by_call` has started. Raises the server's error if it could not report a disconnect."""
         on_disconnect(None)
+        self._stop = _do_nothing  # the method of an object that refers to this one
         if self._timer is not None:
             self._timer.cancel()
         if self._commenting is not None:
@@ -142,8 +158,7 @@ class ClientConnection:
             while (await self._receive())["type"] != "http.disconnect":
                 pass
         except Exception:
-            if self._scope is not None:
-                self._scope.cancel()
+            self._disconnected_now()
             raise
         self._left()
 
@@ -202,17 +217,15 @@ class ClientConnection:
         self.disconnected = True
         if self._left_event is not None:
             self._left_event.set()
-        if self._scope is not None:
-            self._scope.cancel()
+        self._stop(0)
 
     def _left(self) -> None:
         """Handle the client's disconnect."""
         if not self.complete:
             self._disconnected_now()
-        # The app may still have work to do, so it is not cancelled but given a deadline. `receive` also returns
-        # http.disconnect after a complete reply.
-        elif self._scope is not None:
-            self._scope.deadline = clock() + _LAST_WRITE_SECONDS
+        # The app may still have work to do. `receive` also returns http.disconnect after a complete reply.
+        else:
+            self._stop(_LAST_WRITE_SECONDS)
 
     def _end_tick(self, tick: float) -> None:
         if self._is_silent():

@@ -18,7 +18,7 @@ from streamtool.core.errors import CONTEXT_EXCEEDED, StreamtoolError, UpstreamEr
 from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.interfaces import MOMENT, UpstreamRequest
 from streamtool.exchange.upstream_response import too_large
-from streamtool.server.client_connection import ClientConnection
+from streamtool.server.client_connection import ClientConnection, stop_scope
 from streamtool.server.gate import ENTRY, Entry
 from streamtool.settings import Settings
 from streamtool.upstream.chat_templates import ChatTemplates
@@ -107,12 +107,8 @@ class ServedExchange:
         on_disconnect = None if learns else self._client.on_disconnect
         try:
             if on_disconnect is not None:
-                try:
-                    with anyio.CancelScope() as scope:
-                        self._client.attend_by_call(scope, on_disconnect, keepalive)
-                        await self._attempts()
-                finally:
-                    await self._client.dismiss(on_disconnect)
+                self._client.attend_by_call(self._stop, on_disconnect, keepalive)
+                await self._attempts()
                 return
             async with anyio.create_task_group() as tasks:
                 self._client.attend(tasks, keepalive)
@@ -125,6 +121,9 @@ class ServedExchange:
             if not self._client.disconnected:
                 raise
             _log.exception("the application failed after its client had disconnected")
+        finally:
+            if on_disconnect is not None:
+                await self._client.dismiss(on_disconnect)
 
     async def _attempts(self) -> None:
         exchange = self._exchange
@@ -164,7 +163,7 @@ class ServedExchange:
         self._finishing = False
         try:
             with anyio.CancelScope() as self._app:
-                if not (self._end_error or self._entry.error):
+                if not (self._end_error or self._entry.error or self._client.disconnected):
                     await self._driver.app(scope, receive, self._handle)
             error = UpstreamError("the application ended without a complete response")
         except StreamtoolError as raised:
@@ -294,9 +293,6 @@ class ServedExchange:
             self._app.deadline = inf
 
     def _stop(self, seconds: float) -> None:
-        """Stop the app, or let it run for this many more seconds."""
+        """Stop the app, or let it run for at most this many more seconds."""
         if self._app is not None:
-            if seconds:
-                self._app.deadline = anyio.current_time() + seconds
-            else:
-                self._app.cancel()
+            stop_scope(self._app, seconds)
