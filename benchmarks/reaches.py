@@ -240,7 +240,7 @@ MEASUREMENTS: Final[Mapping[str, tuple[Callable[[], dict[str, Value]], bool, int
     "arguments": (whole_replies("arguments"), True, 3),
     "request": (requests, True, 3),
     "first": (first_bytes, True, 3),
-    "first requests": (first_requests, True, 5),
+    "first requests": (first_requests, True, 9),
     "tools": (new_tools, False, 3),
     "parser": (parser, False, 1),
     "start-up": (start_up, True, 2),

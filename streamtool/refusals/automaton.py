@@ -130,6 +130,14 @@ class Automaton:
         self._alphabet = frozenset(net.alphabet)
         self._nodes: dict[frozenset[int], PhraseNode] = {}
 
+    def prepare(self, letters: str) -> None:
+        """Create the nodes that a walk reaches with each of these first letters. They are the largest sets, and each of
+        them takes as long as all further steps of a walk.
+        """
+        start = self.start()
+        for letter in letters:
+            self.step(start, letter)
+
     def start(self) -> PhraseNode:
         """Return the node where a walk begins."""
         return self._node(self._start)

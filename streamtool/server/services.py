@@ -5,6 +5,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, Final
 
 from statemachine import precompile
@@ -21,6 +22,26 @@ from streamtool.upstream.chat_templates import ChatTemplates
 from streamtool.upstream.tokenizers import TokenizerFiles
 
 _CALL: Final[dict[str, Any]] = {"id": "c", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "description": "The file.", "minLength": 1},
+        "mode": {"type": "string", "enum": ["text", "bytes"], "default": "text"},
+        "lines": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+        "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "options": {
+            "type": "object",
+            "properties": {"follow": {"type": "boolean"}, "filter": {"type": ["string", "null"]}},
+            "required": ["follow"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["path"],
+}
+_TOOLS: Final = [
+    {"name": "read", "description": "Reads a file.\n\nUsage:\n- Give its path.", "parameters": _SCHEMA},
+    {"name": "list", "description": "Lists the files.", "parameters": {"type": "object", "properties": {}}},
+]
 _REQUEST: Final = {
     "model": "rehearsal",
     "stream": True,
@@ -30,19 +51,10 @@ _REQUEST: Final = {
         {"role": "assistant", "content": "I read it.", "tool_calls": [_CALL]},
         {"role": "tool", "tool_call_id": "c", "content": "a <b>"},
     ],
-    "tools": [
-        {
-            "type": "function",
-            "function": {
-                "name": "read",
-                "description": "Reads a file.",
-                "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
-            },
-        }
-    ],
+    "tools": [{"type": "function", "function": tool} for tool in _TOOLS],
 }
 _REPLIES: Final = ("The file is <empty>.", '<tool_call>{"name": "read", "arguments": {"path": "a"}}</tool_call>')
-"""The request and the replies of a rehearsal: with a history and a tool, as agents write them; with and without a call.
+"""The request and the replies of a rehearsal: with a history and tools, as agents write them; with and without a call.
 """
 _CLIENTS: Final = ("chat", "messages", "responses")
 """The protocols that agents speak, in which the request of a rehearsal is written."""
@@ -90,7 +102,8 @@ async def warm_up(settings: Settings, templates: ChatTemplates, services: Servic
     for formats in dict.fromkeys((settings.formats, *templates.listened_formats())):
         await off_loop(partial(precompile, formats))
     if settings.refusals == "retry" and settings.phrases is None:
-        await off_loop(default_phrases)
+        phrases = await off_loop(default_phrases)
+        await off_loop(partial(phrases.denied.prepare, ascii_lowercase))
         await off_loop(sentence_tables)
     await off_loop(partial(_rehearse, settings, services))
 

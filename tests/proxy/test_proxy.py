@@ -15,6 +15,7 @@ from support.validators import assert_valid, validate_chat_stream
 
 from streamtool.middleware import ToolMiddleware
 from streamtool.proxy import Proxy
+from streamtool.refusals import Phrases, default_phrases
 from streamtool.settings import Settings, UpstreamSettings
 from streamtool.testing import DONE, Script, ScriptedUpstream, stream_asgi, text
 from streamtool.upstream.app import HttpUpstream
@@ -202,7 +203,12 @@ async def test_connections_are_closed_with_the_server():
 async def test_no_request_is_served_before_everything_is_compiled(kind: Any, monkeypatch: pytest.MonkeyPatch):
     order: list[str] = []
     monkeypatch.setattr("streamtool.server.services.precompile", lambda _: order.append("formats"))
-    monkeypatch.setattr("streamtool.server.services.default_phrases", lambda: order.append("phrases"))
+
+    def phrases() -> Phrases:
+        order.append("phrases")
+        return default_phrases()
+
+    monkeypatch.setattr("streamtool.server.services.default_phrases", phrases)
 
     async def inner(_: Any, receive: Any, send: Any) -> None:
         await receive()

@@ -82,7 +82,7 @@ def test_the_requests_of_a_rehearsal_are_served_in_every_protocol_of_agents(monk
     services._rehearse(Settings(upstreams={"u": {"url": "http://u"}}), NO_SERVICES)  # type: ignore[dict-item]
     found = [(one.record().protocol, one.record().tools, one.record().history, one.record().outcome) for one in made]
     assert found == [
-        (client, 1, True, outcome) for client in ("chat", "messages", "responses") for outcome in ("text", "calls")
+        (client, 2, True, outcome) for client in ("chat", "messages", "responses") for outcome in ("text", "calls")
     ]
 
 
