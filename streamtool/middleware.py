@@ -44,6 +44,7 @@ from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols import responses
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.protocols.registry import PROTOCOLS, as_counting_protocol, client_protocol
+from streamtool.protocols.shared.fields import without_known_tools
 from streamtool.protocols.table import COMPACT, COUNTS, PATHS, at_path, find_ending, without_version
 from streamtool.responses_api.background import Background
 from streamtool.responses_api.compaction import compact
@@ -186,6 +187,8 @@ class ToolMiddleware:
 
     def remembers(self, path: str) -> str | None:
         """Return the protocol of a path that serves stored responses or conversations, or None for any other path."""
+        if path in self.settings.paths:  # nearly always
+            return None
         return self.stored.protocol(path) or self.conversations.protocol(path)
 
     async def _serve_stored(
@@ -257,7 +260,8 @@ class ToolMiddleware:
                 answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
                 await send_json(send, answer.body, status=answer.status)
             return None
-        large = is_large(body, decoded_size(body, scope["headers"])) or self.store.blocks
+        unknown = without_known_tools(body, self.settings.limits)
+        large = is_large(unknown, decoded_size(body, scope["headers"])) or self.store.blocks
         begin = partial(self._begin, wire, body, scope, memory, ready=large and PREPARES not in scope)
         with entry.cancelling() if large else _AT_ONCE:
             try:

@@ -63,9 +63,9 @@ async def sized(call: Callable[[], T], size: float) -> T:
 
 
 def is_large(body: bytes, size: float) -> bool:
-    """Return whether a request is to be processed off the event loop. `size` is the number of bytes to process, which
-    is infinite if the body is compressed. Commas and brackets in strings count as values too, since only speed depends
-    on it.
+    """Return whether a request is to be processed off the event loop. `body` is the part of it that has to be read, and
+    `size` is the number of bytes to process, which is infinite if the body is compressed. Commas and brackets in
+    strings count as values too, since only speed depends on it.
     """
     if size <= MANY_VALUES:  # each value has at least one byte
         return False

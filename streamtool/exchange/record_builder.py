@@ -77,7 +77,7 @@ class RecordBuilder:
             output = max(told.output, -(-(written - self._written) // BYTES_PER_TOKEN))
             usage = evolve(told, input=told.input or sent // BYTES_PER_TOKEN, output=output, estimated=True)
         before = self.usage
-        if before.retried is not None or before != NO_USAGE:
+        if before is not NO_USAGE and before != NO_USAGE:
             usage = evolve(usage, retried=evolve(before, retried=None) + (before.retried or NO_USAGE))
         self.usage, self.reported_usage, self._written = usage, None, written
 

@@ -263,15 +263,23 @@ class TextFormatter(logging.Formatter):
     status and the request id.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._time = 0, ""
+        """The second of the last record, and the text for it."""
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
+        second = int(record.created)
+        if second != self._time[0]:
+            self._time = second, self.formatTime(record, "%Y-%m-%d %H:%M:%S")
         name = "streamtool" if record.name.partition(".")[0] == "streamtool" else record.name
         known = getattr(record, KEY, None) or {}
         about = ""
         if "request_id" in known:
             error = known["error"] or {}
             about = f"{known['status'] or error.get('status', '-')} {known['request_id']} "
-        return f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} {name}: {about}{super().format(record)}"
+        return f"{self._time[1]} {name}: {about}{super().format(record)}"
 
 
 class JsonFormatter(logging.Formatter):

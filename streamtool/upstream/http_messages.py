@@ -24,7 +24,7 @@ class Target:
 
     def __init__(self, url: httpx.URL) -> None:
         self.url = url
-        self.origin: Origin = (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
+        self.origin: Origin = (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS.get(url.scheme, 0))
         self.host: bytes = url.netloc
         """The value of the header `host`."""
         self.path: bytes = url.raw_path

@@ -155,6 +155,9 @@ class StreamReader:
     def _event(self, event: sse.ServerSentEvent, events: Events) -> None:
         if self.ended:
             return
+        if event.data == DONE:  # every reply ends with it, and an exception would take as long as a delta
+            self._end(events, marked=True)
+            return
         try:
             value = _decode(event.data)
         except wire.UNREADABLE:
