@@ -113,9 +113,9 @@ def _rehearse(settings: Settings, services: Services) -> None:
     cached on first use. The replies are those of a chat upstream: the reader of another protocol's replies begins with
     the first real one. Nothing happens if the settings reject the requests.
     """
-    asked = client_protocol("chat").read_request(json.dumps(_REQUEST).encode(), settings.limits)
-    model = settings.for_model(asked.model)
     with suppress(StreamtoolError):
+        asked = client_protocol("chat").read_request(json.dumps(_REQUEST).encode(), settings.limits)
+        model = settings.for_model(asked.model)
         for client, text in product(_CLIENTS, _REPLIES):
             body = UPSTREAMS[client].write_request(asked, model, stream=True)
             exchange = Exchange(settings, client_protocol(client), body, (), new_id=str, now=0, services=services)

@@ -34,7 +34,7 @@ from streamtool.models.engines import HOSTED
 from streamtool.protocols.registry import UPSTREAMS
 from streamtool.protocols.shared import wire
 from streamtool.settings import LimitSettings, ModelSettings, UpstreamSettings
-from streamtool.upstream.http_messages import HttpRequest, HttpResponse, ResponsePieces, Target
+from streamtool.upstream.http_messages import HttpRequest, HttpResponse, RequestUrl, ResponsePieces
 from streamtool.upstream.network import Network, failure_of, open_network, proxy_of
 
 VIA = b"x-streamtool-via"
@@ -99,7 +99,7 @@ and must not count as the upstream's failure.
 """
 _MIN_SECRET = 16
 """Minimum length of a key to mask. A shorter key (`ollama`) is not a secret, and the reply may contain it as a word."""
-_TARGETS = 64
+_URLS = 64
 """Maximum number of cached URLs."""
 
 
@@ -131,13 +131,13 @@ class HttpUpstream:
         self.on_return: Callable[[], object] = _nothing
         """Called when a response arrives after a failure."""
         self._failed = False
-        self._targets: dict[tuple[str, bytes, bool], Target] = {}
+        self._urls: dict[tuple[str, bytes, bool], RequestUrl] = {}
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
         self._is_vendor = settings.is_vendor
         self._wire = UPSTREAMS[settings.wire_protocol]
         with suppress(RequestError):  # the usual URL, so that the first request does not have to parse it
-            self._target(self._wire.request_path(ModelSettings(""), stream=True), b"", outside=False)
+            self._request_url(self._wire.request_path(ModelSettings(""), stream=True), b"", outside=False)
         key = (settings.key or "").encode()
         self.secret = key if len(key) >= _MIN_SECRET else b""
         """The key that must not reach the client; empty if there is nothing to mask."""
@@ -161,28 +161,28 @@ class HttpUpstream:
         except ClientLeft:
             return
         outside = OUTSIDE_VERSION in scope
-        target = self._target(encoded_path(scope), scope.get("query_string", b""), outside=outside)
-        headers = [(b"host", target.host), *self._headers(scope["headers"])]
+        url = self._request_url(encoded_path(scope), scope.get("query_string", b""), outside=outside)
+        headers = [(b"host", url.host), *self._headers(scope["headers"])]
         if body or scope["method"] not in ("GET", "HEAD"):
             headers.append((b"content-length", str(len(body)).encode()))
-        request = HttpRequest(scope["method"], target, headers, body)
+        request = HttpRequest(scope["method"], url, headers, body)
         del body  # the request keeps the body for as long as it may have to be resent
         client = None if ATTENDED in scope else ClientWatch(receive, send)
         await _Forwarding(self, request, client, send).run()
 
-    def _target(self, path: str, query: bytes, *, outside: bool) -> Target:
+    def _request_url(self, path: str, query: bytes, *, outside: bool) -> RequestUrl:
         """Return the URL of `path` at the upstream. Cached, because the same few URLs are requested repeatedly. Raises
         RequestError.
         """
-        known = self._targets.get((path, query, outside))
+        known = self._urls.get((path, query, outside))
         if known is None:
-            if len(self._targets) >= _TARGETS:
-                self._targets.clear()
+            if len(self._urls) >= _URLS:
+                self._urls.clear()
             try:
-                known = Target(httpx.URL(self.url(path, query, outside=outside)))
+                known = RequestUrl(httpx.URL(self.url(path, query, outside=outside)))
             except httpx.InvalidURL as error:
                 raise RequestError(f"the upstream's URL for this request is invalid: {error}") from None
-            self._targets[path, query, outside] = known
+            self._urls[path, query, outside] = known
         return known
 
     async def send(self, request: HttpRequest) -> HttpResponse:
@@ -374,4 +374,4 @@ class _Forwarding:
 
     @property
     def _where(self) -> str:
-        return f"the upstream at {self._request.target.host.decode('ascii', 'replace')}{self._upstream.proxy_note}"
+        return f"the upstream at {self._request.url.host.decode('ascii', 'replace')}{self._upstream.proxy_note}"

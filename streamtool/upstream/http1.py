@@ -22,7 +22,7 @@ import httpx
 from aiohappyeyeballs import start_connection
 
 from streamtool.asgi.pieces import TakePiece
-from streamtool.upstream.http_messages import HttpRequest, HttpResponse, Origin, Target
+from streamtool.upstream.http_messages import HttpOrigin, HttpRequest, HttpResponse, RequestUrl
 
 _MAX_IDLE: Final = 100
 """Maximum number of idle connections per origin."""
@@ -63,14 +63,14 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
 
     def __init__(self, certificates: ssl.SSLContext) -> None:
         self._certificates = certificates
-        self._idle: dict[Origin, list[_Connection]] = {}
+        self._idle: dict[HttpOrigin, list[_Connection]] = {}
         self._open: set[_Connection] = set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request of httpx and return its response, with the body unread. Raises httpx.TransportError."""
         # The body is read once, up front, so that the request can be sent twice. It is in memory in any case.
         body = b"".join([piece async for piece in request.stream])  # type: ignore[union-attr]
-        asked = HttpRequest(request.method, Target(request.url), request.headers.raw, body)
+        asked = HttpRequest(request.method, RequestUrl(request.url), request.headers.raw, body)
         response = await self.send(asked, connect=request.extensions.get("timeout", {}).get("connect"))
         return httpx.Response(response.status, headers=response.headers, stream=cast(ResponseBody, response.body))
 
@@ -84,7 +84,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
         written = _serialise(request)
         loop = asyncio.get_running_loop()
         end = None if first_byte is None else loop.time() + first_byte
-        origin = request.target.origin
+        origin = request.url.origin
         connection = self._reuse(origin)
         if connection is not None:
             try:
@@ -108,7 +108,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
         while any(connection.loop is loop for connection in self._open):  # noqa: ASYNC110  takes a few iterations
             await asyncio.sleep(0)
 
-    def _reuse(self, origin: Origin) -> "_Connection | None":
+    def _reuse(self, origin: HttpOrigin) -> "_Connection | None":
         """Return a usable idle connection, or None."""
         loop, now = asyncio.get_running_loop(), monotonic()
         kept = self._idle.get(origin, [])
@@ -120,7 +120,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
             connection.close()
         return None
 
-    async def _connect(self, origin: Origin, seconds: float | None, end: float | None) -> "_Connection":
+    async def _connect(self, origin: HttpOrigin, seconds: float | None, end: float | None) -> "_Connection":
         """Open a connection within this many seconds and before the time `end`. Raises httpx.ConnectTimeout or
         httpx.ConnectError.
         """
@@ -201,7 +201,7 @@ class _Connection(asyncio.Protocol):
         "take",
     )
 
-    def __init__(self, network: AsyncioNetwork, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, network: AsyncioNetwork, origin: HttpOrigin, loop: asyncio.AbstractEventLoop) -> None:
         self._network = network
         self.origin = origin
         self.loop = loop
@@ -557,7 +557,7 @@ def _serialise(request: HttpRequest) -> bytes:
     # RFC 9112, section 3: `request-line = method SP request-target SP HTTP-version`. A non-ASCII character becomes `?`,
     # which is not a tchar, so such a method is rejected below. The target is already percent-encoded.
     method = request.method.encode("ascii", "replace")
-    lines = [b"%b %b HTTP/1.1" % (method, request.target.path)]
+    lines = [b"%b %b HTTP/1.1" % (method, request.url.path)]
     fine = _TOKEN.fullmatch(method) is not None
     for name, value in request.headers:
         fine = fine and _TOKEN.fullmatch(name) is not None and _ENDS_LINE.search(value) is None

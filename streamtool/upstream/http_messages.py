@@ -12,19 +12,19 @@ from attrs import define
 
 from streamtool.asgi.pieces import TakePiece
 
-Origin = tuple[str, str, int]
+HttpOrigin = tuple[str, str, int]
 """Scheme, host and port."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-class Target:
+class RequestUrl:
     """The URL of a request, taken apart."""
 
-    __slots__ = ("host", "origin", "path", "url")
+    __slots__ = ("host", "origin", "path", "whole")
 
     def __init__(self, url: httpx.URL) -> None:
-        self.url = url
-        self.origin: Origin = (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS.get(url.scheme, 0))
+        self.whole = url
+        self.origin: HttpOrigin = (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS.get(url.scheme, 0))
         self.host: bytes = url.netloc
         """The value of the header `host`."""
         self.path: bytes = url.raw_path
@@ -36,7 +36,7 @@ class HttpRequest:
     """A request, with all of its headers. The body may be cleared once the response has begun."""
 
     method: str
-    target: Target
+    url: RequestUrl
     headers: Sequence[tuple[bytes, bytes]]
     body: bytes = b""
 

@@ -66,7 +66,7 @@ class Network:
         seconds = {"connect": limits.connect, "write": limits.idle, "read": None, "pool": None}
         asked = httpx.Request(
             request.method,
-            request.target.url,
+            request.url.whole,
             headers=request.headers,
             stream=_RequestBody(request.body),
             extensions={"timeout": seconds},

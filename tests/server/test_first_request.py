@@ -86,6 +86,11 @@ def test_the_requests_of_a_rehearsal_are_served_in_every_protocol_of_agents(monk
     ]
 
 
+@pytest.mark.parametrize("limits", [{"body": 10}, {"values": 1}, {"depth": 1}, {"tools": 1}])
+def test_a_rehearsal_that_the_limits_reject_is_left_out(limits: dict[str, int]):
+    services._rehearse(Settings(upstreams={"u": {"url": "http://u"}}, limits=limits), NO_SERVICES)  # type: ignore[dict-item,arg-type]
+
+
 def _is_ready(url: str) -> bool:
     try:
         return httpx.get(f"{url}/readyz").status_code == 200

@@ -14,7 +14,7 @@ import uvloop
 
 from streamtool.upstream import http1 as asyncio_network
 from streamtool.upstream.http1 import AsyncioNetwork, ResponseBody
-from streamtool.upstream.http_messages import HttpRequest, Target
+from streamtool.upstream.http_messages import HttpRequest, RequestUrl
 
 PEM = Path(__file__).parent.parent / "support" / "localhost.pem"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"
@@ -596,8 +596,8 @@ def test_cancellation_closes_the_connection(run: Callable[..., None], begun: boo
 
 
 def asked(server: Server) -> HttpRequest:
-    target = Target(httpx.URL(server.url))
-    return HttpRequest("GET", target, [(b"host", target.host)])
+    url = RequestUrl(httpx.URL(server.url))
+    return HttpRequest("GET", url, [(b"host", url.host)])
 
 
 @pytest.mark.parametrize("begun", [False, True])
