@@ -44,7 +44,6 @@ from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols import responses
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.protocols.registry import PROTOCOLS, as_counting_protocol, client_protocol
-from streamtool.protocols.shared.fields import without_known_tools
 from streamtool.protocols.table import COMPACT, COUNTS, PATHS, at_path, find_ending, without_version
 from streamtool.responses_api.background import Background
 from streamtool.responses_api.compaction import compact
@@ -260,8 +259,7 @@ class ToolMiddleware:
                 answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
                 await send_json(send, answer.body, status=answer.status)
             return None
-        unknown = without_known_tools(body, self.settings.limits)
-        large = is_large(unknown, decoded_size(body, scope["headers"])) or self.store.blocks
+        large = is_large(body, decoded_size(body, scope["headers"])) or self.store.blocks
         begin = partial(self._begin, wire, body, scope, memory, ready=large and PREPARES not in scope)
         with entry.cancelling() if large else _AT_ONCE:
             try:

@@ -39,7 +39,7 @@ ROOMS = {
     "streamtool.policy": "attrs",
     "streamtool.filters": "attrs msgspec",
     "streamtool.exchange": "attrs msgspec",
-    "streamtool.asgi": "attrs anyio",
+    "streamtool.asgi": "attrs anyio sniffio",
     "streamtool.store": "attrs anyio redis",
     "streamtool.observe": "attrs prometheus_client opentelemetry",
     "streamtool.batch": "attrs ijson pyarrow zstandard",

@@ -6,7 +6,7 @@ that. A few threads are enough: they share the interpreter with the event loop, 
 other down.
 """
 
-from asyncio import _get_running_loop
+from asyncio import AbstractEventLoop, _get_running_loop
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Final, TypeVar
@@ -15,6 +15,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from anyio.lowlevel import RunVar
+from sniffio import thread_local
 
 LARGE: Final = 4 * 1024
 """Maximum number of bytes of a reply to process on the event loop at a time. This takes 17 ms in the worst known case,
@@ -63,9 +64,9 @@ async def sized(call: Callable[[], T], size: float) -> T:
 
 
 def is_large(body: bytes, size: float) -> bool:
-    """Return whether a request is to be processed off the event loop. `body` is the part of it that has to be read, and
-    `size` is the number of bytes to process, which is infinite if the body is compressed. Commas and brackets in
-    strings count as values too, since only speed depends on it.
+    """Return whether a request is to be processed off the event loop. `size` is the number of bytes to process, which
+    is infinite if the body is compressed. Commas and brackets in strings count as values too, since only speed depends
+    on it.
     """
     if size <= MANY_VALUES:  # each value has at least one byte
         return False
@@ -91,8 +92,23 @@ def clock() -> float:
     if began is not None:
         return began
     # asyncio's loop first: it is also known in a callback, where anyio finds no event loop because no task is running.
-    loop = _get_running_loop()
+    loop = asyncio_loop()
     return anyio.current_time() if loop is None else loop.time()
+
+
+def asyncio_loop() -> AbstractEventLoop | None:
+    """Return asyncio's event loop if the caller runs in it, and None on trio, which may itself run inside asyncio's
+    callbacks.
+    """
+    return None if thread_local.name == "trio" else _get_running_loop()
+
+
+def stop_scope(scope: anyio.CancelScope, seconds: float) -> None:
+    """Cancel the scope, or let it run for at most this many more seconds."""
+    if seconds:
+        scope.deadline = min(scope.deadline, clock() + seconds)
+    else:
+        scope.cancel()
 
 
 def slices(body: bytes) -> Iterator[bytes]:

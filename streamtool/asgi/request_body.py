@@ -39,7 +39,8 @@ async def read_body(scope: Scope, receive: Receive, limits: LimitSettings) -> by
             code="request_timeout",
         )
     except RequestError as error:
-        raise _closing(error, scope) from None
+        _close_after(error, scope)
+        raise
 
 
 def arrived_body(scope: Scope, receive: Receive, limits: LimitSettings) -> bytes | None:
@@ -48,15 +49,16 @@ def arrived_body(scope: Scope, receive: Receive, limits: LimitSettings) -> bytes
     """
     body = body_of(receive)
     if body is not None and len(body) > limits.body:
-        raise _closing(too_large(limits.body), scope)
+        error = too_large(limits.body)
+        _close_after(error, scope)
+        raise error
     return body
 
 
-def _closing(error: RequestError, scope: Scope) -> RequestError:
-    """Return the error for a request whose connection is closed after the response."""
+def _close_after(error: RequestError, scope: Scope) -> None:
+    """Close the connection after the response with this error."""
     if scope.get("http_version", "1.1").startswith("1"):  # HTTP/2 and later do not allow the header
         error.headers = (*error.headers, (b"connection", b"close"))
-    return error
 
 
 async def drop_body(scope: Scope, receive: Receive) -> None:

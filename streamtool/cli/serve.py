@@ -26,6 +26,7 @@ from attrs import evolve, frozen
 
 from streamtool.cli.common import Screen, located, read_settings_file
 from streamtool.cli.garbage import Collector
+from streamtool.cli.huge_pages import use_huge_pages
 from streamtool.cli.pid_file import pid_file, process_at
 from streamtool.cli.reloading import HAS_SIGHUP, ReloadingProxy
 from streamtool.cli.state import load_calibrations
@@ -181,6 +182,7 @@ def _serve_alone(reloads: Reloads, settings: Settings, serve: _Serve, screen: Sc
 
     def begun() -> None:
         collector.collect_all()
+        use_huge_pages()
         announce(settings, listening, screen, proxy.engines)
 
     proxy = ReloadingProxy(  # fails if an extra is missing
@@ -207,6 +209,7 @@ def _serve_with_workers(reloads: Reloads, settings: Settings, serve: _Serve, scr
 
             def begun() -> None:
                 collector.collect_all()
+                use_huge_pages()
                 ready()
 
             proxy = ReloadingProxy(settings, lambda: adapted(reloads.read()), begun=begun, accepted=reloads.accept)

@@ -35,6 +35,8 @@ def evolve(value: T, **changes: Any) -> T:
 
 @cache
 def _fields(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """Return the parameters of a class, and a function that returns the values for them. The class has at least two."""
+    """Return the parameters of a class, and a function that returns the values for them."""
     given = [field for field in fields(kind) if field.init]
-    return tuple(field.alias for field in given), attrgetter(*(field.name for field in given))
+    names = tuple(field.name for field in given)
+    values_of = attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
+    return tuple(field.alias for field in given), values_of

@@ -323,12 +323,16 @@ class _StandardStreamHandler(logging.Handler):
 
 
 def configure(settings: Settings) -> None:
-    """Configure logging for the whole process, according to the settings. Libraries should not call this."""
+    """Configure logging for the whole process, according to the settings. Libraries should not call this.
+
+    Records no longer name the place in the code, the thread and the process that they come from, which are not shown.
+    """
     handler = _StandardStreamHandler(settings.log_to)
     handler.setFormatter(JsonFormatter() if settings.log == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     # Our formatters show neither the caller nor the thread nor the process. Finding them for each record would take a
     # third of the time that logging takes. Source: "Optimization" in the documentation's Logging HOWTO.
-    for unused in ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks"):
-        setattr(logging, unused, None)
+    unused = ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks")
+    for name, value in (("_srcfile", None), *((name, False) for name in unused)):
+        setattr(logging, name, value)
     logging.getLogger(KEY).setLevel(logging.DEBUG if settings.debug else logging.INFO)

@@ -7,7 +7,6 @@ timer looks for silence: a task group takes up a tenth of an open stream's memor
 """
 
 import asyncio
-from asyncio import _get_running_loop
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -16,7 +15,7 @@ from typing import TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from streamtool.asgi.off_loop import clock, off_loop, sized
+from streamtool.asgi.off_loop import asyncio_loop, off_loop, sized, stop_scope
 from streamtool.asgi.pieces import OnDisconnect, WriteNow, disconnects_of, writer_of
 from streamtool.asgi.types import Receive, Send
 from streamtool.exchange.exchange import Exchange
@@ -27,14 +26,6 @@ _TICKS = 4
 """Number of silence checks per keep-alive interval."""
 
 T = TypeVar("T")
-
-
-def stop_scope(scope: anyio.CancelScope, seconds: float) -> None:
-    """Cancel the scope, or let it run for at most this many more seconds."""
-    if seconds:
-        scope.deadline = min(scope.deadline, clock() + seconds)
-    else:
-        scope.cancel()
 
 
 def _do_nothing(_: float) -> None:
@@ -83,7 +74,7 @@ class ClientConnection:
         self.comment: anyio.Event | None = None
         """Event that is set once the comment being written has been sent; None if no comment is being written."""
         self._stop: Callable[[float], object] = _do_nothing
-        """Stops the app, or lets it run for this many more seconds."""
+        """Stops the app, or lets it run for at most this many more seconds."""
         self._timer: asyncio.TimerHandle | None = None
         """The timer of the next silence check, if no task makes it."""
         self._commenting: asyncio.Task[None] | None = None
@@ -115,14 +106,12 @@ class ClientConnection:
         """
         offered = disconnects_of(self._send)
         if offered is None:
-            loop = _get_running_loop()
-            if loop is not None and asyncio.current_task(loop) is not None:  # trio may run inside asyncio's callbacks
-                return self._on_disconnect
+            return None if asyncio_loop() is None else self._on_disconnect
         return offered
 
     def attend_by_call(self, stop: Callable[[float], object], on_disconnect: OnDisconnect, keepalive: float) -> None:
-        """Attend to the client until `dismiss`. When it disconnects, `stop` is called with the number of seconds that
-        the app may still run.
+        """Attend to the client until `dismiss`. When it disconnects, `stop` is called with the maximum number of
+        seconds that the app may still run.
         """
         self._stop = stop
         on_disconnect(self._left)

@@ -47,7 +47,7 @@ class Origins:
         self._checks_host = bool(settings.hosts) or not settings.client_keys
         self._hosts = ("localhost", "*.localhost", settings.host.lower(), *settings.hosts)
         self._serves = lru_cache(_HOSTS)(self._is_own_name)
-        _matches("", (*self._hosts, *self._origins))  # compiles the patterns, so that no request has to
+        _matches("", (*self._hosts, *self._origins))  # compiles the patterns up to one that matches any name
 
     def admit(self, scope: Scope) -> HeaderList:
         """Return the response headers for a preflight, or an empty list for any other request.

@@ -12,13 +12,13 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from streamtool.asgi.off_loop import LARGE, slices
+from streamtool.asgi.off_loop import LARGE, slices, stop_scope
 from streamtool.asgi.types import ATTENDED, ASGIApp, ASGIMessage, Receive, Scope, Send
 from streamtool.core.errors import CONTEXT_EXCEEDED, StreamtoolError, UpstreamError
 from streamtool.exchange.exchange import Exchange
 from streamtool.exchange.interfaces import MOMENT, UpstreamRequest
 from streamtool.exchange.upstream_response import too_large
-from streamtool.server.client_connection import ClientConnection, stop_scope
+from streamtool.server.client_connection import ClientConnection
 from streamtool.server.gate import ENTRY, Entry
 from streamtool.settings import Settings
 from streamtool.upstream.chat_templates import ChatTemplates
@@ -57,6 +57,7 @@ class ServedExchange:
         "_end_error",
         "_entry",
         "_exchange",
+        "_failing",
         "_finishing",
         "_interruptions",
         "_large",
@@ -80,6 +81,8 @@ class ServedExchange:
         """Number of bytes that the app may still send."""
         self._app: anyio.CancelScope | None = None
         """Cancel scope of the current call to the app; None while no call is running."""
+        self._failing: anyio.CancelScope | None = None
+        """Cancel scope in which an error is sent that the app has not caused; None while none is sent."""
         upstream = exchange.plan.model.upstream
         self._interruptions = Interruptions() if upstream is not None and upstream.fallbacks else None
         self._finishing = False
@@ -107,7 +110,7 @@ class ServedExchange:
         on_disconnect = None if learns else self._client.on_disconnect
         try:
             if on_disconnect is not None:
-                self._client.attend_by_call(self._stop, on_disconnect, keepalive)
+                self._client.attend_by_call(self._stop_for_client, on_disconnect, keepalive)
                 await self._attempts()
                 return
             async with anyio.create_task_group() as tasks:
@@ -134,9 +137,7 @@ class ServedExchange:
                 aside = self._large and exchange.ready is None
                 request = await self._client.run_off_loop(exchange.request) if aside else exchange.request()
             except StreamtoolError as error:
-                if error.code == CONTEXT_EXCEEDED:  # the server may have been started again with a larger window
-                    await self._driver.templates.engines.doubt(exchange.plan.model)
-                await self._client.send(exchange.fail(error))
+                await self._fail(error)
                 return
             scope = self._driver.inner_scope(self._scope, request)
             scope[ATTENDED] = True
@@ -174,7 +175,15 @@ class ServedExchange:
             error.__cause__ = raised
         self._app = None
         if not (exchange.done or exchange.retry or self._client.disconnected):
-            await self._client.send(exchange.fail(self._early or error))
+            await self._fail(self._early or error)
+
+    async def _fail(self, error: StreamtoolError) -> None:
+        """End the reply with this error, while no call to the app is running."""
+        with anyio.CancelScope() as self._failing:
+            if error.code == CONTEXT_EXCEEDED:  # the server may have been started again with a larger window
+                await self._driver.templates.engines.doubt(self._exchange.plan.model)
+            await self._client.send(self._exchange.fail(error))
+        self._failing = None
 
     async def _handle(self, message: ASGIMessage) -> None:
         """Handle a message from the app. This is the app's `send`."""
@@ -296,3 +305,9 @@ class ServedExchange:
         """Stop the app, or let it run for at most this many more seconds."""
         if self._app is not None:
             stop_scope(self._app, seconds)
+
+    def _stop_for_client(self, seconds: float) -> None:
+        """Stop whatever is running, or let it run for at most this many more seconds: the client has disconnected."""
+        scope = self._app or self._failing
+        if scope is not None:
+            stop_scope(scope, seconds)

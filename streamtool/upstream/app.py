@@ -16,7 +16,6 @@ cost more than processing the piece.
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 from urllib.parse import quote, unquote, urlsplit
@@ -33,8 +32,8 @@ from streamtool.core.errors import RequestError, UpstreamError, UpstreamTimeout
 from streamtool.models.engines import HOSTED
 from streamtool.protocols.registry import UPSTREAMS
 from streamtool.protocols.shared import wire
-from streamtool.settings import LimitSettings, ModelSettings, UpstreamSettings
-from streamtool.upstream.http_messages import HttpRequest, HttpResponse, RequestUrl, ResponsePieces
+from streamtool.settings import LimitSettings, UpstreamSettings
+from streamtool.upstream.http_messages import HeaderTimeout, HttpRequest, HttpResponse, RequestUrl, ResponsePieces
 from streamtool.upstream.network import Network, failure_of, open_network, proxy_of
 
 VIA = b"x-streamtool-via"
@@ -136,8 +135,6 @@ class HttpUpstream:
         self._base_path = urlsplit(self._base).path
         self._is_vendor = settings.is_vendor
         self._wire = UPSTREAMS[settings.wire_protocol]
-        with suppress(RequestError):  # the usual URL, so that the first request does not have to parse it
-            self._request_url(self._wire.request_path(ModelSettings(""), stream=True), b"", outside=False)
         key = (settings.key or "").encode()
         self.secret = key if len(key) >= _MIN_SECRET else b""
         """The key that must not reach the client; empty if there is nothing to mask."""
@@ -189,7 +186,7 @@ class HttpUpstream:
         """Send a request and return its response, with the body unread."""
         try:
             response = await self._network.send(request, self.settings.timeout)
-        except httpx.ReadTimeout:  # a server that is slow has not failed
+        except HeaderTimeout:  # a server that is slow has not failed
             raise
         except Exception:
             self._failed = True

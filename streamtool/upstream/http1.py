@@ -14,6 +14,7 @@ import re
 import socket
 import ssl
 from collections.abc import Coroutine
+from math import inf
 from time import monotonic
 from typing import Any, Final, Self, cast
 
@@ -22,7 +23,7 @@ import httpx
 from aiohappyeyeballs import start_connection
 
 from streamtool.asgi.pieces import TakePiece
-from streamtool.upstream.http_messages import HttpOrigin, HttpRequest, HttpResponse, RequestUrl
+from streamtool.upstream.http_messages import HeaderTimeout, HttpOrigin, HttpRequest, HttpResponse, RequestUrl
 
 _MAX_IDLE: Final = 100
 """Maximum number of idle connections per origin."""
@@ -70,8 +71,8 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
         """Send a request of httpx and return its response, with the body unread. Raises httpx.TransportError."""
         # The body is read once, up front, so that the request can be sent twice. It is in memory in any case.
         body = b"".join([piece async for piece in request.stream])  # type: ignore[union-attr]
-        asked = HttpRequest(request.method, RequestUrl(request.url), request.headers.raw, body)
-        response = await self.send(asked, connect=request.extensions.get("timeout", {}).get("connect"))
+        plain = HttpRequest(request.method, RequestUrl(request.url), request.headers.raw, body)
+        response = await self.send(plain, connect=request.extensions.get("timeout", {}).get("connect"))
         return httpx.Response(response.status, headers=response.headers, stream=cast(ResponseBody, response.body))
 
     async def send(
@@ -79,7 +80,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
     ) -> HttpResponse:
         """Send the request and return its response, with the body unread. A new connection has to open within `connect`
         seconds, and the header of the response has to arrive within `first_byte` seconds. Raises httpx.TransportError;
-        it is httpx.ConnectTimeout or httpx.ReadTimeout if a limit is exceeded.
+        it is httpx.ConnectTimeout or HeaderTimeout if a limit is exceeded.
         """
         written = _serialise(request)
         loop = asyncio.get_running_loop()
@@ -92,7 +93,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
                 # In this case, it is: at worst, the upstream generates one reply that is never read. Once any byte of a
                 # response has arrived, the server is known to have handled the request, so the error is raised.
                 return await connection.send(request.method, written, end)
-            except httpx.ReadTimeout:
+            except HeaderTimeout:
                 raise
             except httpx.TransportError:
                 if connection.received:
@@ -121,14 +122,15 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
         return None
 
     async def _connect(self, origin: HttpOrigin, seconds: float | None, end: float | None) -> "_Connection":
-        """Open a connection within this many seconds and before the time `end`. Raises httpx.ConnectTimeout or
-        httpx.ConnectError.
+        """Open a connection within this many seconds and before the time `end`. Raises httpx.ConnectTimeout,
+        HeaderTimeout or httpx.ConnectError.
         """
         scheme, host, port = origin
         loop = asyncio.get_running_loop()
-        if end is not None:
-            left = max(0.0, end - loop.time())
-            seconds = left if seconds is None else min(seconds, left)
+        left = inf if end is None else max(0.0, end - loop.time())
+        exceeded: type[httpx.TimeoutException] = httpx.ConnectTimeout
+        if left < (inf if seconds is None else seconds):
+            seconds, exceeded = left, HeaderTimeout
         connection = _Connection(self, origin, loop)
         tls: dict[str, Any] = {"ssl": self._certificates, "server_hostname": host} if scheme == "https" else {}
         sock: socket.socket | None = None
@@ -142,7 +144,7 @@ class AsyncioNetwork(httpx.AsyncBaseTransport):
                 sock.close()
             connection.close()
             if isinstance(error, TimeoutError):
-                raise httpx.ConnectTimeout("the connection timed out") from error
+                raise exceeded("the connection timed out") from error
             if isinstance(error, OSError | RuntimeError):  # uvloop raises either
                 raise httpx.ConnectError(str(error)) from error
             raise
@@ -275,7 +277,7 @@ class _Connection(asyncio.Protocol):
         Raises httpx.TransportError.
         """
         if self.error is not None:
-            raise self.error
+            raise self.failure()
         self._begin(bodiless=method == "HEAD")
         self._transport.write(written)
         del written  # a stream may stay open for long, and the body is not needed any more
@@ -291,15 +293,24 @@ class _Connection(asyncio.Protocol):
                 timer.cancel()
         return HttpResponse(self._status, self._headers, ResponseBody(self))
 
+    def failure(self) -> httpx.TransportError:
+        """Return a copy of the error that closed the connection. The traceback of a raised error refers to the frames
+        of its request, and the connection would keep them, with the body, until the next garbage collection.
+        """
+        assert self.error is not None  # noqa: S101  the callers check it
+        copy = type(self.error)(str(self.error))
+        copy.__cause__ = self.error.__cause__
+        return copy
+
     def _end_wait(self) -> None:
         """Close the connection unless the header has arrived, and the task has not run since."""
         if not self._header_complete:
-            self.close(httpx.ReadTimeout("no header arrived in time"))
+            self.close(HeaderTimeout("no header arrived in time"))
 
     async def _receive_header(self) -> None:
         while not self._header_complete:
             if self.error is not None:
-                raise self.error
+                raise self.failure()
             await self.change()
 
     def change(self) -> asyncio.Future[None]:
@@ -489,7 +500,7 @@ class ResponseBody(httpx.AsyncByteStream):
                 elif connection.complete:
                     break
                 elif connection.error is not None:
-                    raise connection.error
+                    raise connection.failure()
                 else:
                     connection.take = take
                     await connection.change()
@@ -526,7 +537,7 @@ class ResponseBody(httpx.AsyncByteStream):
             if connection.complete:
                 raise StopAsyncIteration
             if connection.error is not None:
-                raise connection.error
+                raise connection.failure()
             await connection.change()
         return connection.take_pieces()
 

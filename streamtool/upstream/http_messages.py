@@ -41,6 +41,10 @@ class HttpRequest:
     body: bytes = b""
 
 
+class HeaderTimeout(httpx.ReadTimeout):
+    """No header of a response has arrived in time."""
+
+
 class ResponsePieces(Protocol):
     """The body of a response."""
 

@@ -12,7 +12,6 @@ import errno
 import os
 import socket
 import ssl
-from asyncio import AbstractEventLoop, _get_running_loop
 from collections.abc import Iterator
 from functools import cache
 from typing import Final, Self, cast
@@ -21,13 +20,13 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 import anyio
 import httpx
-from sniffio import current_async_library
 
+from streamtool.asgi.off_loop import asyncio_loop
 from streamtool.asgi.pieces import TakePiece
 from streamtool.core.errors import SettingsError, UpstreamError, UpstreamTimeout
 from streamtool.settings import TimeoutSettings
 from streamtool.settings.data import is_loopback
-from streamtool.upstream.http_messages import HttpRequest, HttpResponse
+from streamtool.upstream.http_messages import HeaderTimeout, HttpRequest, HttpResponse
 from streamtool.upstream.resending import send_async
 
 try:
@@ -53,18 +52,16 @@ class Network:
     def __init__(self, general: httpx.AsyncBaseTransport, fast: "AsyncioNetwork | None" = None) -> None:
         self._general = general
         self._fast = fast
-        self._loop: AbstractEventLoop | None = None
-        """The event loop in which `fast` was used last."""
 
     async def send(self, request: HttpRequest, limits: TimeoutSettings) -> HttpResponse:
         """Send the request and return its response, with the body unread. Raises httpx.TransportError, or an error of
-        another library. It is httpx.ReadTimeout if no header arrives within `limits.first_byte` seconds.
+        another library. It is HeaderTimeout if no header arrives within `limits.first_byte` seconds.
         """
         fast = self._fast_here
         if fast is not None:
             return await fast.send(request, connect=limits.connect, first_byte=limits.first_byte)
         seconds = {"connect": limits.connect, "write": limits.idle, "read": None, "pool": None}
-        asked = httpx.Request(
+        httpx_request = httpx.Request(
             request.method,
             request.url.whole,
             headers=request.headers,
@@ -72,11 +69,11 @@ class Network:
             extensions={"timeout": seconds},
         )
         with anyio.move_on_after(limits.first_byte) as waiting:
-            response = await send_async(self._general, asked, httpx)
+            response = await send_async(self._general, httpx_request, httpx)
         if waiting.cancelled_caught:
-            raise httpx.ReadTimeout(f"no header arrived within {limits.first_byte:g} seconds")
-        if isinstance(asked.stream, _RequestBody):  # a transport may have replaced the stream
-            asked.stream.release()
+            raise HeaderTimeout(f"no header arrived within {limits.first_byte:g} seconds")
+        if isinstance(httpx_request.stream, _RequestBody):  # a transport may have replaced the stream
+            httpx_request.stream.release()
         return HttpResponse(response.status_code, response.headers.raw, _OtherBody(response))
 
     async def aclose(self) -> None:
@@ -87,13 +84,7 @@ class Network:
     def _fast_here(self) -> "AsyncioNetwork | None":
         """The fast connections, if they work in the event loop that is running."""
         # Determined for each request, because no event loop is running yet when the network is created.
-        loop = _get_running_loop()
-        if loop is not None and loop is self._loop:
-            return self._fast
-        if self._fast is None or current_async_library() != "asyncio":
-            return None
-        self._loop = loop
-        return self._fast
+        return None if asyncio_loop() is None else self._fast
 
 
 def open_network(url: str) -> Network:

@@ -177,6 +177,26 @@ def test_a_call_reports_the_disconnect_of_the_client():
     asyncio.run(main())
 
 
+def test_a_disconnect_ends_the_write_of_an_error_after_the_app(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("streamtool.server.client_connection._LAST_WRITE_SECONDS", 0.01)
+
+    class Blocked(Client):
+        async def send(self, message: Any) -> None:
+            assert self.leave is not None
+            asyncio.get_running_loop().call_soon(self.leave)
+            await asyncio.sleep(60)  # some servers do not notice that the client has left
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise UpstreamError("gone")
+
+    async def main() -> None:
+        client = Blocked(tools=[PING])
+        await asyncio.wait_for(reply(client, lambda _: app), 30)
+        assert client.leave is None
+
+    asyncio.run(main())
+
+
 class Asking(Client):
     """A client whose server does not report disconnects by a call."""
 

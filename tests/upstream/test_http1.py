@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import cache
 from pathlib import Path
@@ -14,7 +16,7 @@ import uvloop
 
 from streamtool.upstream import http1 as asyncio_network
 from streamtool.upstream.http1 import AsyncioNetwork, ResponseBody
-from streamtool.upstream.http_messages import HttpRequest, RequestUrl
+from streamtool.upstream.http_messages import HeaderTimeout, HttpRequest, RequestUrl
 
 PEM = Path(__file__).parent.parent / "support" / "localhost.pem"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"
@@ -616,7 +618,7 @@ def test_a_header_has_to_arrive_in_time(run: Callable[..., None], before: int, b
                 response = await network.send(asked(server), first_byte=60)
                 await response.body.pass_to(lambda _: None, first=60, idle=60)
                 await response.body.aclose()
-            with pytest.raises(httpx.ReadTimeout):
+            with pytest.raises(HeaderTimeout):
                 await network.send(asked(server), first_byte=0.05)
             await server.left.wait()
             assert (len(server.requests), server.connections) == (before + 1, 1)  # it was not sent again
@@ -624,11 +626,38 @@ def test_a_header_has_to_arrive_in_time(run: Callable[..., None], before: int, b
     run(main())
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_request_that_fails_before_its_header_is_not_kept_in_memory(run: Callable[..., None], dies: bool) -> None:
+    async def main() -> None:
+        async def handler(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+            if dies:
+                raise ConnectionResetError
+            await reader.read()
+
+        async with Server(handler) as server, networked() as network:
+            request = asked(server)
+            kept = weakref.ref(request)
+            gc.collect()
+            gc.disable()
+            try:
+                with contextlib.suppress(httpx.TransportError):
+                    await network.send(request, first_byte=60 if dies else 0.05)
+                del request
+                await asyncio.sleep(0)
+                assert kept() is None
+            finally:
+                gc.enable()
+
+    run(main())
+
+
 def test_a_connection_has_to_open_before_the_header_is_due(run: Callable[..., None]) -> None:
     async def main() -> None:
         async with Server(saying(b"", ends=True)) as server, networked() as network:
-            with pytest.raises(httpx.ConnectTimeout):
+            with pytest.raises(HeaderTimeout):
                 await network.send(asked(server), connect=60, first_byte=0)
+            with pytest.raises(httpx.ConnectTimeout):
+                await network.send(asked(server), connect=0, first_byte=60)
             assert server.requests == []
 
     run(main())

@@ -36,7 +36,7 @@ _ALIKE: Final = 4
 _MOST_ALIKE: Final = 10_000
 """Maximum number of brackets in them, apart from the latest."""
 _MAX_PLACES: Final = 16
-"""Maximum number of places in a body where a list is looked for."""
+"""Maximum number of places in a body where the list is looked for."""
 _KEY_OF_TOOLS: Final = b'"tools"'
 _before_list: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+(?=\[)").match
 _PLACEHOLDER: Final = 1.2345e-300
@@ -79,24 +79,12 @@ def body_fields(body: bytes, limits: LimitSettings) -> Fields:
     return fields
 
 
-def without_known_tools(body: bytes, limits: LimitSettings) -> bytes:
-    """Return what `body_fields` has to decode: the body, with a number in the place of tools that are cached."""
-    known = _split_known_tools(body, limits.depth)
-    return body if known is None else known[0]
-
-
 def _with_known_tools(body: bytes, depth: int) -> Fields | None:
     """Return the fields of a body whose tools are cached, without decoding the tools again, or None if they are not
     cached.
 
     Agents send the same tools with each request, and the tools account for most of the request's bytes and objects.
     """
-    known = _split_known_tools(body, depth)
-    return None if known is None else _around(*known, depth)
-
-
-def _split_known_tools(body: bytes, depth: int) -> tuple[bytes, SharedList] | None:
-    """Return the body with the placeholder instead of the tools, and the tools; or None if they are not cached."""
     if len(body) < _WORTHWHILE:
         return None
     end = 0
@@ -111,7 +99,8 @@ def _split_known_tools(body: bytes, depth: int) -> tuple[bytes, SharedList] | No
         start = found.end()
         for text, tools in _known_tools.get((body[start : start + _BEGINNING], depth)) or ():
             if body.startswith(text, start):
-                return b"%s%r%s" % (body[:start], _PLACEHOLDER, body[start + len(text) :]), tools
+                rest = b"%s%r%s" % (body[:start], _PLACEHOLDER, body[start + len(text) :])
+                return _around(rest, tools, depth)
     return None
 
 
