@@ -22,7 +22,6 @@ consistent.
 """
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -62,8 +61,6 @@ END = "The example ends here."
 EXAMPLE_ID = "call_1"
 EXAMPLE_ANSWER = "Here is what I found."
 
-_ENDING_BLANKS = re.compile(r"(?<![^\S\n])[^\S\n]++(?=\n|\Z)")
-"""Matches blanks at the end of a line. The lookbehind keeps a long run of blanks from being searched repeatedly."""
 _MAX_EXAMPLE = 2000
 """Maximum length of an example or of a result type; longer ones are omitted."""
 _MAX_CACHED_TOOLS = 256 * 1024
@@ -203,7 +200,7 @@ def _build(
 
 def _indented(texts: Sequence[str], by: str = "  ") -> str:
     """Return the lines of the texts, indented, without blanks at their ends."""
-    return _ENDING_BLANKS.sub("", by + "\n".join(texts).replace("\n", f"\n{by}"))
+    return "\n".join([f"{by}{line}".rstrip() for line in "\n".join(texts).split("\n")])
 
 
 def _compact(tool: Tool, format: str) -> str:  # noqa: ARG001 - one signature for all styles

@@ -39,14 +39,14 @@ _SCHEMA: Final[dict[str, Any]] = {
     "required": ["path"],
 }
 _TOOLS: Final = [
-    {"name": "read", "description": "Reads a file.\n\nUsage:\n- Give its path.", "parameters": _SCHEMA},
+    {"name": "read", "description": "Reads a file.\n\nUsage:\n" + "- Give its path.\n" * 500, "parameters": _SCHEMA},
     {"name": "list", "description": "Lists the files.", "parameters": {"type": "object", "properties": {}}},
 ]
 _REQUEST: Final = {
     "model": "rehearsal",
     "stream": True,
     "messages": [
-        {"role": "system", "content": "Be brief."},
+        {"role": "system", "content": "Be brief. Read the files first.\n" * 2000},
         {"role": "user", "content": "Go."},
         {"role": "assistant", "content": "I read it.", "tool_calls": [_CALL]},
         {"role": "tool", "tool_call_id": "c", "content": "a <b>"},
@@ -55,6 +55,7 @@ _REQUEST: Final = {
 }
 _REPLIES: Final = ("The file is <empty>.", '<tool_call>{"name": "read", "arguments": {"path": "a"}}</tool_call>')
 """The request and the replies of a rehearsal: with a history and tools, as agents write them; with and without a call.
+The request is as long as theirs, so that the process has the memory for it.
 """
 _CLIENTS: Final = ("chat", "messages", "responses")
 """The protocols that agents speak, in which the request of a rehearsal is written."""

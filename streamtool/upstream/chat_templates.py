@@ -47,6 +47,8 @@ _NAMES: Final = ("chat_template.jinja", "chat_template.json", "tokenizer_config.
 """Files in a Hugging Face folder that may contain the template, in order of precedence."""
 RESPONSE_TEMPLATE_FILE: Final = "tokenizer_config.json"
 """File in a Hugging Face folder that may contain the response template."""
+_DELAY: Final = 0.05
+"""Seconds between a request and the question for its model's template."""
 _MAX_MODELS: Final = 1000
 """Maximum number of cached models."""
 _MAX_FILE: Final = 64 * 1024 * 1024
@@ -338,8 +340,15 @@ class ChatTemplates:
         request has to do it, and ends it when it ends: a short reply could end before the upstream has answered.
         """
         if self._tasks is not None:
-            self._tasks.start_soon(self.learn, model, tuple(headers), client)
+            self._tasks.start_soon(self._learn_later, model, tuple(headers), client)
         return self._tasks is not None
+
+    async def _learn_later(self, model: ModelSettings, headers: HeaderPairs, client: str) -> None:
+        """Do what `learn` does, once the request that names this model has been sent: it is served without the
+        template, and must not wait for it.
+        """
+        await anyio.sleep(_DELAY)
+        await self.learn(model, headers, client)
 
     async def learn_once(self, model: str) -> None:
         """Recognize the servers, and request this model's template. Failures raise no exception."""
