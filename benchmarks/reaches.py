@@ -242,7 +242,7 @@ MEASUREMENTS: Final[Mapping[str, tuple[Callable[[], dict[str, Value]], bool, int
     "first": (first_bytes, True, 3),
     "first requests": (first_requests, True, 9),
     "tools": (new_tools, False, 3),
-    "parser": (parser, False, 1),
+    "parser": (parser, False, 3),
     "start-up": (start_up, True, 2),
     "memory": (middleware_memory, False, 1),
     "streams": (streams_per_core, True, 1),
