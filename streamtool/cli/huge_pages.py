@@ -1,9 +1,9 @@
-"""Moves a server's memory to huge pages once it is ready.
+"""Moves a server's memory to huge pages, after everything has been loaded.
 
 A request touches thousands of small objects all over the heap. With pages of 4 KB, the processor has to look up the
-address of nearly each of them in the page tables; with pages of 2 MB, it finds them in its cache (the TLB). That
-is a tenth of the CPU time of a request (`benchmarks/request.py`), and more in a virtual machine, where each lookup
-takes several.
+address of nearly each of them in the page tables; with pages of 2 MB, it finds them in its cache (the TLB). In a
+virtual machine, where each lookup takes several, that is 5 to 9 % of the CPU time of a request
+(`benchmarks/request.py`, two servers in turns). Other machines were not measured.
 
 Linux does this by itself only if `/sys/kernel/mm/transparent_hugepage/enabled` contains `[always]`. Source: madvise(2),
 `MADV_COLLAPSE`.
@@ -27,14 +27,14 @@ too. This leaves out the stacks of threads, which are nearly empty, and what a w
 """
 _POLICY: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MAPPINGS: Final = Path("/proc/self/smaps")
-_mappings: Final = re.compile(
+_find_heaps: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0 *(?:\[heap\])?\n(?:.*\n)*?Private_Dirty: +(\d+) kB$", re.MULTILINE
 ).finditer
 
 
 def use_huge_pages() -> None:
-    """Move the memory that this process uses now to huge pages, unless the system forbids or lacks them. This takes
-    some milliseconds, during which no thread of the process can allocate memory.
+    """Move the memory that this process uses now to huge pages, unless the system forbids or lacks them. This took
+    20 to 260 ms for 60 MB, during which no thread of the process can allocate memory.
     """
     if sys.platform != "linux":
         return
@@ -51,7 +51,7 @@ def heaps(mappings: str) -> Iterator[tuple[int, int]]:
     """Yield the address and the size of each private mapping of memory that is large enough and mostly in use, aligned
     to huge pages. `mappings` is the content of `/proc/self/smaps`.
     """
-    for found in _mappings(mappings):
+    for found in _find_heaps(mappings):
         begin, end, own = int(found[1], 16), int(found[2], 16), int(found[3]) * 1024
         if own >= _OWN * (end - begin):
             begin, end = -(-begin // _HUGE) * _HUGE, end // _HUGE * _HUGE

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from attrs import evolve
+
 from streamtool.core.conversation import Options
 from streamtool.core.errors import StreamtoolError
 from streamtool.core.reply import NO_USAGE, Reason, Usage
 from streamtool.core.turns import turn_of
-from streamtool.core.values import evolve
 from streamtool.exchange.plan import Plan
 from streamtool.exchange.received import Received
 from streamtool.exchange.record import Interruption, Record

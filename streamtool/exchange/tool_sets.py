@@ -11,12 +11,11 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
-from attrs import frozen
+from attrs import evolve, frozen
 
 from streamtool.core.bounded_cache import LruCache, SharedList
 from streamtool.core.conversation import Conversation, Tool
 from streamtool.core.json_value import Json
-from streamtool.core.values import evolve
 from streamtool.exchange.interfaces import ClientStore, Tokenizers
 from streamtool.prompting import Selection, selects_tools, tool_prompt_for
 from streamtool.prompting.tool_prompt import pack_tools

@@ -331,7 +331,7 @@ def configure(settings: Settings) -> None:
     handler.setFormatter(JsonFormatter() if settings.log == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     # Our formatters show neither the caller nor the thread nor the process. Finding them for each record would take a
-    # third of the time that logging takes. Source: "Optimization" in the documentation's Logging HOWTO.
+    # quarter of the time that logging takes. Source: "Optimization" in the documentation's Logging HOWTO.
     unused = ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks")
     for name, value in (("_srcfile", None), *((name, False) for name in unused)):
         setattr(logging, name, value)

@@ -18,6 +18,8 @@ begins with the tool prompt.
 from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter
 
+from attrs import evolve
+
 import statemachine
 from streamtool.core.bounded_cache import SharedList
 from streamtool.core.conversation import (
@@ -33,7 +35,6 @@ from streamtool.core.conversation import (
 )
 from streamtool.core.errors import RequestError
 from streamtool.core.turns import Pairing, unanswered_calls
-from streamtool.core.values import evolve
 from streamtool.prompting.history import (
     arguments_text,
     calls_text,

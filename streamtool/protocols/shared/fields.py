@@ -89,7 +89,7 @@ def _with_known_tools(body: bytes, depth: int) -> Fields | None:
         return None
     end = 0
     for _ in range(_MAX_PLACES):
-        key = body.find(_KEY_OF_TOOLS, end)  # a pattern that begins with the key would take ten times as long
+        key = body.find(_KEY_OF_TOOLS, end)  # a pattern that begins with the key would take twice as long
         if key < 0:
             break
         end = key + len(_KEY_OF_TOOLS)
