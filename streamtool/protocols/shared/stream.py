@@ -155,7 +155,7 @@ class StreamReader:
     def _event(self, event: sse.ServerSentEvent, events: Events) -> None:
         if self.ended:
             return
-        if event.data == DONE:  # every reply ends with it, and an exception would take as long as a delta
+        if event.data == DONE:  # the usual end, which the decoder would reject with an exception
             self._end(events, marked=True)
             return
         try:
