@@ -5,15 +5,13 @@ same inputs is therefore in the same state, and has produced the same events. Tw
 repeats an exchange with a listener, but only if someone views it, and another process repeats a background response
 before it continues it (`responses_api.journal`).
 
-Recording costs an append per delta. The results of services whose answers may change later are recorded as well: the
+Recording costs two appends per delta. The results of services whose answers may change later are recorded as well: the
 plan, the stored values that the request refers to, each request to the upstream, how an attempt continues the reply,
 and the ids. So the repetition needs none of these services, and stores nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, auto
-from itertools import repeat as repeated
-from itertools import starmap
 from typing import Any, Final
 from weakref import WeakMethod
 
@@ -39,8 +37,6 @@ INPUT_OVERHEAD: Final = 100
 """Approximate number of bytes of memory that an input requires in addition to its data."""
 OTHER_OVERHEAD: Final = 1_000
 """The same for a request, and for an input that is not data."""
-_REPORTED: Final = 128
-"""Number of deltas between two reports of a log's growth."""
 _ENCODING: Final = b"content-encoding"
 _REPLY_HEADERS: Final = frozenset((_ENCODING, b"x-request-id", b"request-id"))
 """The upstream's headers that the reply depends on. A journal also needs the others, but without one, none is kept."""
@@ -178,11 +174,7 @@ class InputLog:
     stopped: bool = field(default=False, init=False)
     """Whether nothing is kept any longer."""
     _size: int = field(init=False)
-    """Approximate size in bytes of all that is kept, apart from deltas."""
-    _deltas_size: int = field(default=0, init=False)
-    """The same for the deltas that have been counted."""
-    _counted: int = field(default=0, init=False)
-    """Number of inputs that have been counted."""
+    """Approximate size in bytes of all that is kept, without the overhead of inputs."""
     _kept: bool = field(default=False, init=False)
     """Whether inputs are kept after the journal has received them."""
     _on_growth: "WeakMethod[Callable[[], object]] | None" = field(default=None, init=False)
@@ -193,6 +185,11 @@ class InputLog:
     def __len__(self) -> int:
         """Return the number of complete inputs."""
         return len(self.entries) // 2
+
+    @property
+    def is_open(self) -> bool:
+        """Whether inputs are still kept, at least until the journal has received them."""
+        return not self.stopped or self.journaled is not None
 
     def since(self, start: int, end: int) -> Iterator[tuple[ExchangeInput, float]]:
         """Return the inputs between these numbers, with their times."""
@@ -211,38 +208,24 @@ class InputLog:
         self._kept = True
         self._on_growth = WeakMethod(on_growth)
 
-    def count_size(self) -> int:
-        """Return the approximate size in bytes, including the request. Only the inputs since the last call are counted.
-        Calls must not overlap.
-        """
-        count = len(self)
-        new: Any = self.entries[2 * self._counted : 2 * count : 2]
-        try:
-            size = sum(map(len, new))  # neither runs Python code for a delta, nor reads its bytes
-        except TypeError:  # other inputs have been counted by `add`
-            size = sum([len(one) for one in new if type(one) is bytes])
-        self._deltas_size += size + INPUT_OVERHEAD * len(new)
-        self._counted = count
-        return self._size + self._deltas_size
+    @property
+    def size(self) -> int:
+        """Approximate size in bytes, including the request."""
+        return self._size + INPUT_OVERHEAD * len(self)
 
-    def report(self) -> None:
-        """Report that the log has grown. Counting the sizes of many deltas at once costs less than adding each."""
+    def count(self, size: int) -> None:
+        """Count the data of inputs that have been added to `entries` directly, and report that the log has grown."""
+        self._size += size
         on_growth = None if self._on_growth is None else self._on_growth()
         if on_growth is not None:
             on_growth()
 
-    def new_times(self) -> Iterator[float]:
-        """Return an iterator over the current time, which ends when the log has to report its growth. Its end costs a
-        delta less than a comparison of numbers.
-        """
-        return starmap(self.read_time, repeated((), _REPORTED))
-
     def add(self, one: ExchangeInput, size: int) -> None:
-        """Add an input that is not a delta."""
-        self.entries.append(one)
-        self.entries.append(self.read_time())
-        self._size += OTHER_OVERHEAD + size
-        self.report()
+        """Add an input with this number of bytes of data."""
+        if self.is_open:
+            self.entries.append(one)
+            self.entries.append(self.read_time())
+            self.count(size if type(one) is bytes else OTHER_OVERHEAD + size)
 
     def add_answer(self, answer: bool | PromptCut | Resumptions | None, size: int = 0) -> None:
         """Keep a decision that depended on services."""
@@ -273,26 +256,21 @@ class InputLog:
         self.ids.clear()
         self._forget(len(self) if self.journaled is None else self.journaled)
         if self.journaled is None:
-            self.entries.clear()  # the exchange adds to this list until its next report
-            self.entries = _Discarded()
+            self.entries.clear()  # the driver adds to this list until it counts the data again
+            self.entries = []
 
     def _forget(self, count: int) -> None:
         del self.entries[: 2 * count]
-        self._counted = max(self._counted - count, 0)
         self.requests.clear()
         self.answers.clear()
         if self.journaled is not None:
             self.journaled -= count
 
 
-_feed: Final = Exchange.feed
-
-
 class RecordedExchange(Exchange):
     """An exchange that records its inputs. `time` is read after each input."""
 
-    # `_entries` and `_times` are the log's: an idle stream's log is no longer in the processor's cache.
-    __slots__ = ("_entries", "_times", "log")
+    __slots__ = ("log",)
 
     def __init__(
         self,
@@ -345,7 +323,6 @@ class RecordedExchange(Exchange):
             _without_stores(self.plan),
         )
         self.log = InputLog(origin, ids, time)
-        self._entries, self._times = self.log.entries, self.log.new_times()
 
     def request(self) -> UpstreamRequest:
         made = super().request()
@@ -396,19 +373,8 @@ class RecordedExchange(Exchange):
         )
 
     def feed(self, data: bytes, long: bool = False) -> bytes:
-        out = _feed(self, data, long)
-        if long:
-            return self._record_input(LongData(data), out, len(data))
-        kept = self._entries
-        kept.append(data)
-        try:
-            kept.append(next(self._times))
-        except StopIteration:
-            log = self.log
-            kept.append(log.read_time())
-            log.report()
-            self._entries, self._times = log.entries, log.new_times()
-        return out
+        out = super().feed(data, long)
+        return self._record_input(LongData(data) if long else data, out, len(data))
 
     def close(self) -> bytes:
         return self._record_input(InputStep.CLOSE, super().close())
@@ -498,13 +464,6 @@ def _without_traceback(error: StreamtoolError) -> StreamtoolError:
     copied = type(error).__new__(type(error), *error.args)  # its constructor may have other parameters
     copied.__dict__.update(error.__dict__)
     return copied
-
-
-class _Discarded(list[ExchangeInput | float]):
-    """A list that remains empty."""
-
-    def append(self, _: object) -> None:
-        """Discard an input, or its time."""
 
 
 class RepeatedExchange(Exchange):

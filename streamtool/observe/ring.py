@@ -169,9 +169,10 @@ class InspectedExchange:
             ring.drop_repetition(self)
             ring.resize(self, self._log.origin.size)
 
-    def count_size(self) -> int:
-        """Return the approximate size of the inputs, in bytes. Calls must not overlap."""
-        return self._log.count_size()
+    @property
+    def inputs_size(self) -> int:
+        """Approximate size of the inputs, in bytes."""
+        return self._log.size
 
     def differences(self, repetition: Repetition) -> list[Line]:
         """Return a line if the complete repetition differs from the exchange, once that has ended."""
@@ -256,7 +257,7 @@ class Ring:
         """Deduct the growth of an exchange from the room that is left, and free memory if necessary."""
         with self._sizes:
             repetition = REPETITION_SIZE if exchange in self._repetitions else 0
-            self.resize(exchange, exchange.count_size() * (1 + repetition))
+            self.resize(exchange, exchange.inputs_size * (1 + repetition))
             if self.left < 0:
                 self.make_room()
 
@@ -274,7 +275,7 @@ class Ring:
         with self._sizes:
             for exchange in list(self._repetitions):
                 self.drop_repetition(exchange)
-                self.resize(exchange, exchange.count_size())
+                self.resize(exchange, exchange.inputs_size)
             for exchange in list(self.exchanges.values()):
                 if self.left >= 0:
                     return

@@ -48,6 +48,7 @@ class ClientConnection:
         "_waiter",
         "_watching",
         "_writing",
+        "closed",
         "comment",
         "complete",
         "disconnected",
@@ -65,6 +66,8 @@ class ClientConnection:
         """Event that is set when the client disconnects; None unless something is waiting for it."""
         self.complete = False
         """Whether the whole reply has been passed to the client."""
+        self.closed = False
+        """Whether the client receives nothing more: it has the whole reply, or has disconnected."""
         self._started = False
         self.write_now: WriteNow | None = None
         """The server's `write_now`, once the response has begun."""
@@ -181,6 +184,7 @@ class ClientConnection:
             # Set before the next await: no comment may follow, and only this write may end the response.
             self.complete = self._exchange.done
             if self.complete:
+                self.closed = True
                 # Before the last bytes are sent, because the client's next request may refer to this reply.
                 await sized(self._exchange.remember, self._exchange.written)
             await self.put(data)
@@ -203,7 +207,7 @@ class ClientConnection:
             self._writing = False
 
     def _disconnected_now(self) -> None:
-        self.disconnected = True
+        self.disconnected = self.closed = True
         if self._left_event is not None:
             self._left_event.set()
         self._stop(0)

@@ -288,6 +288,17 @@ async def test_the_length_of_a_reply(client: str, stream: bool):
 
 
 @both
+@each("inspect", [False, True])
+async def test_the_length_of_a_long_reply(inspect: bool):
+    words = "word " * 10_000
+    size = sum(len(step) for step in said("chat", words).steps if isinstance(step, bytes))
+    for limit, complete in ((size, True), (size - 1_000, False)):
+        talk = ModelClient(words, limits=LimitSettings(reply=limit), inspect=inspect)
+        await talk.answered("chat", Ask((("user", "Hi"),), (PING,)))
+        assert (talk.records[0].error is None) == complete
+
+
+@both
 @clients
 async def test_the_number_of_attempts(client: str):
     denial = "I'm sorry, but I don't have access to any tools in this conversation."

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from streamtool.observe.observers import Observers
 from streamtool.observe.summary import summary
 from streamtool.protocols.shared.wire import encode
 from streamtool.proxy import Proxy
+from streamtool.server.served_exchange import COUNTED
 from streamtool.settings import Settings
 from streamtool.testing import Die, Hang, Pause, ScriptedUpstream, status, stream_asgi
 
@@ -173,6 +175,47 @@ async def test_a_repeated_exchange_has_the_lines_of_a_live_listener(name: str):
     assert b"secret" not in encode(lines)
     times = [line["seconds"] for line in lines if "seconds" in line and line["type"] != "record"]
     assert times == sorted(times)
+
+
+@both
+@pytest.mark.parametrize("size", [300, 9_000, 100_000])
+async def test_the_pieces_of_a_reply_are_counted_while_they_arrive(size: int):
+    script = said("chat", "word " * 10_000).resized(size)
+    one = case(script)
+    app = app_for(one)
+    ring, sizes = app.observers.ring, [0]
+
+    async def counted(scope: Any, receive: Any, send: Any) -> None:
+        async def sends(message: Any) -> None:
+            await send(message)
+            sizes.append(ring.exchanges["1"].size)
+
+        await upstream(scope, receive, sends)
+
+    upstream, app.app = app.app, counted
+    await serve(app, evolve(one, upstream=None))
+    found = ring.exchanges["1"]
+    pieces = [step for step in script.steps if isinstance(step, bytes)]
+    assert sum(map(len, pieces)) < found.size - found._log.origin.size < sum(map(len, pieces)) * 1.5 + 10_000
+    assert max(after - before for before, after in pairwise(sizes)) < size + 2 * COUNTED
+    assert not differs(app)
+
+
+@both
+async def test_a_reply_that_is_cut_is_no_longer_kept():
+    one = case(said("chat", "word " * 200_000).resized(400), inspect_size=1024 * 1024)
+    app = app_for(one)
+    kept: list[Any] = []
+
+    async def kept_by(scope: Any, receive: Any, send: Any) -> None:
+        await upstream(scope, receive, send)
+        kept.append(send.__self__._inputs)
+
+    upstream, app.app = app.app, kept_by
+    await serve(app, evolve(one, upstream=None))
+    assert [line["type"] for line in app.observers.ring.lines("1")] == ["exchange", "cut", "record"]
+    assert not app.observers.ring.exchanges["1"]._log.entries
+    assert kept == [None]
 
 
 @pytest.mark.trio

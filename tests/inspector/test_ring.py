@@ -149,7 +149,7 @@ def test_a_cut_exchange_keeps_nothing_and_counts_its_attempts():
     found.cut()
     for _ in range(1_000):
         one.feed(delta("word "))
-    assert not one._entries
+    assert not one.log.entries
 
 
 @pytest.mark.parametrize("end", ["", "}}</tool_call>", '}}</tool_call><tool_call>{"name": "f", "arguments": {"b": 2'])
@@ -199,16 +199,13 @@ def test_repetitions_are_counted_and_dropped_first():
     assert ring.left > 0
 
 
-def test_many_deltas_are_counted_at_once():
+def test_deltas_are_counted():
     ring = Ring(MUCH, contents=True)
-    one, found = begun(ring)
+    one, _ = begun(ring)
     data, before = delta("word "), ring.left
-    size = len(data) + INPUT_OVERHEAD
     for _ in range(640):
         one.feed(data)
-    assert before - ring.left > 500 * size
-    found.end(one, one.record())
-    assert before - ring.left == 640 * size
+    assert before - ring.left == 640 * (len(data) + INPUT_OVERHEAD)
 
 
 @pytest.mark.parametrize("way", ["end", "cut"])
