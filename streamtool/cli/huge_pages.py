@@ -25,6 +25,10 @@ _OWN: Final = 0.75
 """Minimum part of a mapping that is in memory, and not shared with another process; the rest of it is then allocated,
 too. This leaves out the stacks of threads, which are nearly empty, and what a worker still shares with its parent.
 """
+_OBJECT: Final = 512
+"""Maximum size in bytes of an object that CPython allocates in its own arenas (`SMALL_REQUEST_THRESHOLD`)."""
+_ARENA: Final = 1024 * 1024
+"""Size in bytes of an arena, which is returned to the system once no object in it is left (`ARENA_SIZE`)."""
 _POLICY: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MAPPINGS: Final = Path("/proc/self/smaps")
 _find_heaps: Final = re.compile(
@@ -32,15 +36,24 @@ _find_heaps: Final = re.compile(
 ).finditer
 
 
-def use_huge_pages() -> None:
-    """Move the memory that this process uses now to huge pages, unless the system forbids or lacks them. This took
-    20 to 260 ms for 60 MB, during which no thread of the process can allocate memory.
+_reserved: Final[list[bytes]] = []
+"""An object in each reserved arena."""
+
+
+def use_huge_pages(reserve: int = 0) -> None:
+    """Move the memory that this process uses now to huge pages, unless the system forbids or lacks them. `reserve` is
+    the size in bytes of further memory for small objects that are created later. This took 20 to 260 ms for 60 MB,
+    during which no thread of the process can allocate memory.
     """
     if sys.platform != "linux":
         return
     with suppress(OSError, AttributeError):  # no such file, or a C library without `madvise`
         if "[never]" in _POLICY.read_text(encoding="ascii"):
             return
+        # The arenas of these objects stay, because an object in each of them does.
+        objects = [bytes(_OBJECT - sys.getsizeof(b"")) for _ in range(reserve // _OBJECT)]
+        _reserved.extend(objects[:: _ARENA // _OBJECT // 2])
+        del objects
         madvise = ctypes.CDLL(None).madvise
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         for begin, size in heaps(_MAPPINGS.read_text(encoding="utf-8", errors="replace")):

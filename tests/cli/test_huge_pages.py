@@ -25,6 +25,13 @@ def mapping(begin: int, size: int, own: int, *, name: str = "", flags: str = "rw
     return "".join(f"{line}\n" for line in lines)
 
 
+def huge_pages_are_available() -> bool:
+    policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not policy.exists() or "[never]" in policy.read_text():
+        return False
+    return tuple(map(int, re.findall(r"\d+", Path("/proc/sys/kernel/osrelease").read_text())[:2])) >= (6, 1)
+
+
 @pytest.mark.parametrize(
     ("mappings", "found"),
     [
@@ -65,7 +72,24 @@ print(open("/proc/self/smaps_rollup").read())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found = re.search(r"AnonHugePages: +(\d+) kB", done.stdout)
-    version = tuple(map(int, re.findall(r"\d+", Path("/proc/sys/kernel/osrelease").read_text())[:2]))
-    policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if found and version >= (6, 1) and policy.exists() and "[never]" not in policy.read_text():
+    if found and huge_pages_are_available():
         assert int(found[1]) >= HUGE // 1024
+
+
+@pytest.mark.skipif(not huge_pages_are_available(), reason="Linux 6.1 or newer only")
+def test_reserved_memory_takes_small_objects_without_page_faults():
+    code = """
+from resource import RUSAGE_SELF, getrusage
+from streamtool.cli.huge_pages import use_huge_pages
+use_huge_pages({reserve})
+before = getrusage(RUSAGE_SELF).ru_minflt
+kept = [bytes(250) for _ in range(20_000)]
+print(getrusage(RUSAGE_SELF).ru_minflt - before)
+"""
+    faults = [
+        int(
+            subprocess.run([sys.executable, "-c", code.format(reserve=reserve)], capture_output=True, check=True).stdout
+        )
+        for reserve in (0, 8 * 1024 * 1024)
+    ]
+    assert faults[0] > 4 * faults[1]
