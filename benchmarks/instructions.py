@@ -26,6 +26,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from types import SimpleNamespace
+from typing import Any
 
 from attrs import frozen
 from common import CLIENTS, KINDS, Row, Table, deltas, opening, request
@@ -38,6 +40,8 @@ from streamtool.exchange.inputs import RecordedExchange
 from streamtool.observe.ring import Ring
 from streamtool.prompting import project
 from streamtool.protocols.registry import client_protocol
+from streamtool.server.gate import ENTRY
+from streamtool.server.served_exchange import ServedExchange
 
 HERE = Path(__file__).parent
 FIGURES = HERE / "instructions.json"
@@ -106,6 +110,24 @@ def passed(client: str, kind: str, *, inspected: bool = False) -> Callable[[int]
         return lambda: each(exchange.feed, given)
 
     return prepared
+
+
+def served(client: str, kind: str, *, inspected: bool = False) -> Callable[[int], Callable[[], None]]:
+    """Pass deltas through an exchange as a server does, without the server."""
+
+    def prepared(count: int) -> Callable[[], None]:
+        exchange = begun(client, kind, inspected=inspected)
+        driver: Any = SimpleNamespace(settings=settings("chat"))
+        running = ServedExchange(driver, exchange, {ENTRY: None}, unused, unused, large=False)
+        running._client.write_now = len
+        given = deltas("chat", kind, count)
+        return lambda: each(running.take_piece, given)
+
+    return prepared
+
+
+async def unused(*_: object) -> Any:
+    """Receive or send nothing: a reply in its middle needs neither."""
 
 
 # --- rooms
@@ -191,7 +213,8 @@ def all_of_it() -> Iterator[Measured]:
     for client, kind in PASSED:
         yield Measured(f"exchange: {kind} for {client}", passed(client, kind))
     for client, kind in PASSED[:2]:
-        yield Measured(f"the same, inspected: {kind} for {client}", passed(client, kind, inspected=True))
+        yield Measured(f"served: {kind} for {client}", served(client, kind))
+        yield Measured(f"served, inspected: {kind} for {client}", served(client, kind, inspected=True))
     for kind in KINDS:
         yield Measured(f"room protocols, reading: {kind}", read(kind))
         yield Measured(f"room filters, with the parser: {kind}", filtered(kind))
