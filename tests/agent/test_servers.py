@@ -227,7 +227,14 @@ async def test_any_failure_of_a_server_during_a_call_is_a_result_and_the_loop_co
 
 
 @both
-async def test_a_server_that_exited_between_calls_is_started_again(notes):
+async def test_a_server_that_exited_between_calls_is_started_again(notes, monkeypatch):
+    connect, ends = McpServer.connect, []
+
+    def noted(self, over):
+        ends.append(over)
+        return connect(self, over)
+
+    monkeypatch.setattr(McpServer, "connect", noted)
     upstream = scripted(write('math.add {"a": 1, "b": 1}'), write('math.add {"a": 2, "b": 2}'), "Done.")
     async with Agent(upstream, [plain(notes=notes)]).run("Go.") as run:
         events = []
@@ -236,7 +243,8 @@ async def test_a_server_that_exited_between_calls_is_started_again(notes):
             if getattr(event, "turn", 0) == 2:
                 for child in children():
                     os.kill(child, 9)
-                await anyio.sleep(0.1)
+                with anyio.fail_after(20):
+                    await ends[0].wait()
     assert [event.text for event in only(events, ToolCallResult)] == ["2", "4"]
     assert "the MCP server plain ended (it closed its output); reopening it" in only(events, Progress)[0].message
     assert notes.read_text().split() == ["starts", "starts"]
