@@ -103,9 +103,9 @@ def begun(client: str, kind: str, *, inspected: bool = False) -> Exchange:
     return exchange
 
 
-def passed(client: str, kind: str, *, inspected: bool = False) -> Callable[[int], Callable[[], None]]:
+def passed(client: str, kind: str) -> Callable[[int], Callable[[], None]]:
     def prepared(count: int) -> Callable[[], None]:
-        exchange = begun(client, kind, inspected=inspected)
+        exchange = begun(client, kind)
         given = deltas("chat", kind, count)
         return lambda: each(exchange.feed, given)
 

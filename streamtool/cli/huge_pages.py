@@ -5,6 +5,8 @@ address of nearly each of them in the page tables; with pages of 2 MB, it finds 
 virtual machine, where each lookup takes several, that is 5 to 9 % of the CPU time of a request
 (`benchmarks/request.py`, two servers in turns). Other machines were not measured.
 
+Objects that are created later are on other pages. `reserve` allocates memory for them before it is moved.
+
 Linux does this by itself only if `/sys/kernel/mm/transparent_hugepage/enabled` contains `[always]`. Source: madvise(2),
 `MADV_COLLAPSE`.
 """
@@ -25,35 +27,36 @@ _OWN: Final = 0.75
 """Minimum part of a mapping that is in memory, and not shared with another process; the rest of it is then allocated,
 too. This leaves out the stacks of threads, which are nearly empty, and what a worker still shares with its parent.
 """
-_OBJECT: Final = 512
-"""Maximum size in bytes of an object that CPython allocates in its own arenas (`SMALL_REQUEST_THRESHOLD`)."""
-_ARENA: Final = 1024 * 1024
-"""Size in bytes of an arena, which is returned to the system once no object in it is left (`ARENA_SIZE`)."""
+_OBJECT: Final = 448
+"""Approximate size in bytes of the objects that fill the reserved memory at first."""
 _POLICY: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MAPPINGS: Final = Path("/proc/self/smaps")
+_reserved: Final[list[bytes]] = []
+"""The objects that keep the reserved memory."""
 _find_heaps: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0 *(?:\[heap\])?\n(?:.*\n)*?Private_Dirty: +(\d+) kB$", re.MULTILINE
 ).finditer
 
 
-_reserved: Final[list[bytes]] = []
-"""An object in each reserved arena."""
+def reserve(size: int) -> None:
+    """Allocate memory for small objects that are created later, so that they cause no page faults. It is never returned
+    to the system.
+    """
+    # CPython allocates objects of up to 512 bytes in arenas of 1 MB, and returns an arena once it contains no object
+    # (`SMALL_REQUEST_THRESHOLD` and `ARENA_SIZE` in its Objects/obmalloc.c). So one object in each half is kept.
+    objects = [bytes(_OBJECT) for _ in range(size // _OBJECT)]
+    _reserved.extend(objects[:: 512 * 1024 // _OBJECT])
 
 
-def use_huge_pages(reserve: int = 0) -> None:
-    """Move the memory that this process uses now to huge pages, unless the system forbids or lacks them. `reserve` is
-    the size in bytes of further memory for small objects that are created later. This took 20 to 260 ms for 60 MB,
-    during which no thread of the process can allocate memory.
+def use_huge_pages() -> None:
+    """Move the memory that this process uses now to huge pages, unless the system forbids or lacks them. This took
+    20 to 260 ms for 60 MB, during which no thread of the process can allocate memory.
     """
     if sys.platform != "linux":
         return
     with suppress(OSError, AttributeError):  # no such file, or a C library without `madvise`
         if "[never]" in _POLICY.read_text(encoding="ascii"):
             return
-        # The arenas of these objects stay, because an object in each of them does.
-        objects = [bytes(_OBJECT - sys.getsizeof(b"")) for _ in range(reserve // _OBJECT)]
-        _reserved.extend(objects[:: _ARENA // _OBJECT // 2])
-        del objects
         madvise = ctypes.CDLL(None).madvise
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         for begin, size in heaps(_MAPPINGS.read_text(encoding="utf-8", errors="replace")):

@@ -26,7 +26,7 @@ from attrs import evolve, frozen
 
 from streamtool.cli.common import Screen, located, read_settings_file
 from streamtool.cli.garbage import Collector
-from streamtool.cli.huge_pages import use_huge_pages
+from streamtool.cli.huge_pages import reserve, use_huge_pages
 from streamtool.cli.pid_file import pid_file, process_at
 from streamtool.cli.reloading import HAS_SIGHUP, ReloadingProxy
 from streamtool.cli.state import load_calibrations
@@ -53,8 +53,8 @@ _SWITCH_INTERVAL = 0.001
 _OWN_DESCRIPTORS = 64
 """File descriptors reserved for files, the log and MCP servers."""
 _RESERVED = 16 * 1024 * 1024
-"""Maximum number of bytes to reserve for the inspector. With it, keeping a delta costs 2 % of what the delta costs;
-without it, 5 % (`benchmarks/paced.py --beside`, 100 streams).
+"""Maximum number of bytes to reserve for what the inspector keeps. With them, the inspector adds 2 % to the CPU time of
+a delta; without them, 5 % (`benchmarks/paced.py --beside`, 100 streams).
 """
 
 _log = logging.getLogger("streamtool")
@@ -186,7 +186,9 @@ def _serve_alone(reloads: Reloads, settings: Settings, serve: _Serve, screen: Sc
 
     def begun() -> None:
         collector.collect_all()
-        use_huge_pages(_reserve(settings))
+        if settings.inspect:
+            reserve(min(settings.inspect_size, _RESERVED))
+        use_huge_pages()
         announce(settings, listening, screen, proxy.engines)
 
     proxy = ReloadingProxy(  # fails if an extra is missing
@@ -213,7 +215,7 @@ def _serve_with_workers(reloads: Reloads, settings: Settings, serve: _Serve, scr
 
             def begun() -> None:
                 collector.collect_all()
-                use_huge_pages(_reserve(settings))
+                use_huge_pages()
                 ready()
 
             proxy = ReloadingProxy(settings, lambda: adapted(reloads.read()), begun=begun, accepted=reloads.accept)
@@ -252,11 +254,6 @@ async def _start_and_close(settings: Settings) -> None:
     """Start a proxy with these settings, and close it. Raises StreamtoolError."""
     async with Proxy(settings).running():
         pass
-
-
-def _reserve(settings: Settings) -> int:
-    """Return the number of bytes to reserve for the deltas that the inspector keeps."""
-    return min(settings.inspect_size, _RESERVED) if settings.inspect else 0
 
 
 def _with_affordable_limits(settings: Settings) -> Settings:

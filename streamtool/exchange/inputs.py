@@ -162,7 +162,7 @@ class InputLog:
     read_time: Callable[[], float]
     entries: list[ExchangeInput | float] = field(factory=list, init=False)
     """Each input, and the time after it: an input is complete when its time is known. One list takes less time than
-    two.
+    two. A driver may add pieces itself (`open_entries`), and then counts many of them at once.
     """
     requests: list[SentRequest] = field(factory=list, init=False)
     answers: list[bool | PromptCut | Resumptions | None] = field(factory=list, init=False)
@@ -173,14 +173,16 @@ class InputLog:
     """Number of inputs that the journal has received, or None without a journal."""
     stopped: bool = field(default=False, init=False)
     """Whether nothing is kept any longer."""
-    _size: int = field(init=False)
-    """Approximate size in bytes of all that is kept, without the overhead of inputs."""
+    size: int = field(init=False)
+    """Approximate size in bytes, including the request; without pieces that have been added to `entries` directly, but
+    not counted yet.
+    """
     _kept: bool = field(default=False, init=False)
     """Whether inputs are kept after the journal has received them."""
     _on_growth: "WeakMethod[Callable[[], object]] | None" = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._size = self.origin.size
+        self.size = self.origin.size
 
     def __len__(self) -> int:
         """Return the number of complete inputs."""
@@ -190,6 +192,12 @@ class InputLog:
     def is_open(self) -> bool:
         """Whether inputs are still kept, at least until the journal has received them."""
         return not self.stopped or self.journaled is not None
+
+    @property
+    def open_entries(self) -> list[ExchangeInput | float] | None:
+        """The list of entries, if a driver may add pieces itself; None if the log is closed."""
+        entries = self.entries  # first, because a thread with a view may close the log
+        return entries if self.is_open else None
 
     def since(self, start: int, end: int) -> Iterator[tuple[ExchangeInput, float]]:
         """Return the inputs between these numbers, with their times."""
@@ -208,36 +216,31 @@ class InputLog:
         self._kept = True
         self._on_growth = WeakMethod(on_growth)
 
-    @property
-    def size(self) -> int:
-        """Approximate size in bytes, including the request."""
-        return self._size + INPUT_OVERHEAD * len(self)
-
-    def count(self, size: int) -> None:
-        """Count the data of inputs that have been added to `entries` directly, and report that the log has grown."""
-        self._size += size
-        on_growth = None if self._on_growth is None else self._on_growth()
-        if on_growth is not None:
-            on_growth()
-
     def add(self, one: ExchangeInput, size: int) -> None:
-        """Add an input with this number of bytes of data."""
+        """Add an input with this number of bytes of data, unless the log is closed."""
         if self.is_open:
             self.entries.append(one)
             self.entries.append(self.read_time())
-            self.count(size if type(one) is bytes else OTHER_OVERHEAD + size)
+            self.count(size + (INPUT_OVERHEAD if type(one) is bytes else OTHER_OVERHEAD))
+
+    def count(self, size: int) -> None:
+        """Add to the log's size, and report that the log has grown."""
+        self.size += size
+        on_growth = None if self._on_growth is None else self._on_growth()
+        if on_growth is not None:
+            on_growth()
 
     def add_answer(self, answer: bool | PromptCut | Resumptions | None, size: int = 0) -> None:
         """Keep a decision that depended on services."""
         if not self.stopped:
             self.answers.append(answer)
-            self._size += size
+            self.size += size
 
     def add_request(self, request: SentRequest) -> None:
         """Keep a request to the upstream."""
         if not self.stopped:
             self.requests.append(request)
-            self._size += OTHER_OVERHEAD + len(request.request.body)
+            self.size += OTHER_OVERHEAD + len(request.request.body)
 
     def next_for_journal(self) -> list[ExchangeInput]:
         """Return the inputs since the last call. They are discarded, unless `watch` has been called."""
@@ -256,7 +259,7 @@ class InputLog:
         self.ids.clear()
         self._forget(len(self) if self.journaled is None else self.journaled)
         if self.journaled is None:
-            self.entries.clear()  # the driver adds to this list until it counts the data again
+            self.entries.clear()  # the driver may add to this list until it counts its pieces
             self.entries = []
 
     def _forget(self, count: int) -> None:
@@ -268,7 +271,9 @@ class InputLog:
 
 
 class RecordedExchange(Exchange):
-    """An exchange that records its inputs. `time` is read after each input."""
+    """An exchange that records its inputs. `time` is read after each input. A driver may call `Exchange.feed` instead
+    of `feed`, and add the piece to the log itself.
+    """
 
     __slots__ = ("log",)
 

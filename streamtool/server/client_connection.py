@@ -67,7 +67,7 @@ class ClientConnection:
         self.complete = False
         """Whether the whole reply has been passed to the client."""
         self.closed = False
-        """Whether the client receives nothing more: it has the whole reply, or has disconnected."""
+        """Whether nothing more is passed on: the reply is complete, or the client has disconnected."""
         self._started = False
         self.write_now: WriteNow | None = None
         """The server's `write_now`, once the response has begun."""

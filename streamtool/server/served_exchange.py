@@ -17,7 +17,7 @@ from streamtool.asgi.off_loop import LARGE, slices, stop_scope
 from streamtool.asgi.types import ATTENDED, ASGIApp, ASGIMessage, Receive, Scope, Send
 from streamtool.core.errors import CONTEXT_EXCEEDED, StreamtoolError, UpstreamError
 from streamtool.exchange.exchange import Exchange
-from streamtool.exchange.inputs import RecordedExchange
+from streamtool.exchange.inputs import INPUT_OVERHEAD, RecordedExchange
 from streamtool.exchange.interfaces import MOMENT, UpstreamRequest
 from streamtool.exchange.upstream_response import too_large
 from streamtool.server.client_connection import ClientConnection
@@ -30,15 +30,14 @@ PREPARES: Final = "streamtool.prepares"
 """Scope key that marks a request as preparation for a later one; the app is not called."""
 GRACE: Final = 5.0
 """Seconds that the app has to finish its own work after the reply has ended normally."""
-COUNTED: Final = 32 * 1024
-"""Number of bytes of recorded pieces that are counted at once."""
+COUNT_STEP: Final = 32 * 1024
+"""Size in bytes of the recorded pieces that are counted at once."""
 _SHORTCUTS: Final = ("http.response.pathsend", "http.response.zerocopysend")
 """ASGI extensions that an app could use to bypass its `send`."""
 
-_feed: Final = Exchange.feed
-"""Feeds a recorded exchange without adding to its log. Its own `feed` would take another frame for each delta."""
-
 _log = logging.getLogger("streamtool")
+_feed: Final = Exchange.feed
+"""The method that a recorded exchange's own `feed` calls, which would cost each delta another frame."""
 
 
 class Driver(Protocol):
@@ -58,22 +57,22 @@ class ServedExchange:
 
     __slots__ = (
         "_app",
-        "_bytes_later",
         "_bytes_left",
         "_client",
-        "_counted",
         "_driver",
         "_end_error",
+        "_entries",
         "_entry",
         "_exchange",
         "_failing",
         "_finishing",
-        "_inputs",
+        "_input_log",
         "_interruptions",
         "_large",
         "_lingers",
-        "_log",
+        "_read_time",
         "_scope",
+        "_uncounted",
     )
 
     def __init__(
@@ -88,16 +87,15 @@ class ServedExchange:
         self._large = large
         """Whether the upstream request is created in a worker thread."""
         self._client = ClientConnection(exchange, receive, send)
-        self._log = exchange.log if isinstance(exchange, RecordedExchange) else None
-        self._inputs: list[Any] | None = None if self._log is None else self._log.entries
-        """The list to which each piece and its time are added; None if they are not recorded."""
-        limit = driver.settings.limits.reply
-        self._bytes_left = limit if self._log is None else min(COUNTED, limit)
-        """Number of bytes that the app may send before `_allow_more` is called."""
-        self._bytes_later = limit - self._bytes_left
-        """Number of bytes that the app may send after these."""
-        self._counted = self._bytes_left
-        """Value of `_bytes_left` when the log last counted the pieces."""
+        self._bytes_left = driver.settings.limits.reply
+        """Number of bytes that the app may still send."""
+        log = exchange.log if isinstance(exchange, RecordedExchange) else None
+        self._input_log = log
+        self._entries = None if log is None else log.open_entries
+        """The log's entries, which receive each piece and its time; None if pieces are not recorded."""
+        self._read_time = monotonic if log is None else log.read_time
+        self._uncounted = 0
+        """Size in bytes of the recorded pieces that the log has not counted."""
         self._app: anyio.CancelScope | None = None
         """Cancel scope of the current call to the app; None while no call is running."""
         self._failing: anyio.CancelScope | None = None
@@ -232,18 +230,21 @@ class ServedExchange:
         size = len(piece)
         self._bytes_left = left = self._bytes_left - size
         finish: Callable[[bytes], Coroutine[Any, Any, None]]
-        if left < 0 and not self._allow_more(size):
+        if left < 0:
             finish, out = self._conclude, exchange.fail(too_large(self._driver.settings.limits.reply))
         elif exchange.unread + size > LARGE:
             finish, out = partial(self._handle_large, last=last), piece
         else:
-            inputs = self._inputs
-            if inputs is None:
+            entries = self._entries
+            if entries is None:
                 out = exchange.feed(piece)
             else:
-                out = _feed(exchange, piece)
-                inputs.append(piece)
-                inputs.append(monotonic())
+                out, read_time = _feed(exchange, piece), self._read_time
+                entries.append(piece)
+                entries.append(read_time())
+                self._uncounted = uncounted = self._uncounted + size + INPUT_OVERHEAD
+                if uncounted > COUNT_STEP:
+                    self._count()
             if last:
                 out += exchange.close()
             if exchange.done or exchange.retry or exchange.lingers:
@@ -263,25 +264,13 @@ class ServedExchange:
         self._finishing = True
         return self._finish(finish, out)
 
-    def _allow_more(self, size: int) -> bool:
-        """Allow the app to send more bytes. Return False if it has sent more than a reply may contain, including the
-        piece of this size, which is counted later.
-        """
-        self._bytes_left += size
-        self._count()
-        more = min(COUNTED + size - self._bytes_left, self._bytes_later)
-        self._bytes_later -= more
-        self._counted = self._bytes_left + more
-        self._bytes_left = self._counted - size
-        return self._bytes_left >= 0
-
     def _count(self) -> None:
-        """Let the log, if there is one, count the pieces since the last call. Nothing more is added to a closed log."""
-        log = self._log
-        if log is not None:
-            self._inputs = log.entries if log.is_open else None
-            log.count(self._counted - self._bytes_left)
-            self._counted = self._bytes_left
+        """Let the log count the recorded pieces since the last call, which may close it."""
+        log, size = self._input_log, self._uncounted
+        if log is not None and size:
+            self._uncounted = 0
+            log.count(size)
+            self._entries = log.open_entries
 
     async def _finish(self, finish: Callable[[bytes], Coroutine[Any, Any, None]], out: bytes) -> None:
         """Await `finish(out)`, and then stop the app if the exchange has to end early."""
@@ -327,7 +316,6 @@ class ServedExchange:
     async def _handle_large(self, body: bytes, *, last: bool) -> None:
         """Process a body in pieces, so that other tasks can run in between."""
         exchange, client = self._exchange, self._client
-        self._counted -= len(body)  # the exchange itself records it
         for piece in slices(body):
             await anyio.lowlevel.checkpoint()
             if exchange.done or exchange.retry:

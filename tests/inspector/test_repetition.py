@@ -13,15 +13,15 @@ from support.continuing import Continuing, Fault, engine_of, settings_for
 from support.dialects import ALL_CLIENTS, Ask, path, refusal, said, write
 from support.inspected import CALL, inspected, model, timeline
 
-from streamtool.exchange.inputs import InputStep, RepeatedExchange
+from streamtool.exchange.inputs import INPUT_OVERHEAD, InputStep, RepeatedExchange
 from streamtool.middleware import ToolMiddleware
 from streamtool.observe.line_listener import LineListener
 from streamtool.observe.observers import Observers
 from streamtool.observe.summary import summary
 from streamtool.protocols.shared.wire import encode
 from streamtool.proxy import Proxy
-from streamtool.server.served_exchange import COUNTED
-from streamtool.settings import Settings
+from streamtool.server.served_exchange import COUNT_STEP
+from streamtool.settings import LimitSettings, Settings
 from streamtool.testing import Die, Hang, Pause, ScriptedUpstream, status, stream_asgi
 
 both = pytest.mark.anyio
@@ -197,25 +197,65 @@ async def test_the_pieces_of_a_reply_are_counted_while_they_arrive(size: int):
     found = ring.exchanges["1"]
     pieces = [step for step in script.steps if isinstance(step, bytes)]
     assert sum(map(len, pieces)) < found.size - found._log.origin.size < sum(map(len, pieces)) * 1.5 + 10_000
-    assert max(after - before for before, after in pairwise(sizes)) < size + 2 * COUNTED
+    assert max(after - before for before, after in pairwise(sizes)) < size + 2 * COUNT_STEP
     assert not differs(app)
 
 
 @both
-async def test_a_reply_that_is_cut_is_no_longer_kept():
-    one = case(said("chat", "word " * 200_000).resized(400), inspect_size=1024 * 1024)
+async def test_pieces_without_bytes_are_counted():
+    empty = 1_000
+    one = case(said("chat", REPLY))
     app = app_for(one)
-    kept: list[Any] = []
 
-    async def kept_by(scope: Any, receive: Any, send: Any) -> None:
-        await upstream(scope, receive, send)
-        kept.append(send.__self__._inputs)
+    async def pausing(scope: Any, receive: Any, send: Any) -> None:
+        async def sends(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                for _ in range(empty):
+                    await send({**message, "body": b"", "more_body": True})
+                sizes.append(app.observers.ring.exchanges["1"].size)
+            await send(message)
 
-    upstream, app.app = app.app, kept_by
+        await upstream(scope, receive, sends)
+
+    sizes: list[int] = []
+    upstream, app.app = app.app, pausing
     await serve(app, evolve(one, upstream=None))
-    assert [line["type"] for line in app.observers.ring.lines("1")] == ["exchange", "cut", "record"]
-    assert not app.observers.ring.exchanges["1"]._log.entries
-    assert kept == [None]
+    assert sizes[1] - sizes[0] > empty * INPUT_OVERHEAD - COUNT_STEP
+    assert not differs(app)
+
+
+@both
+@pytest.mark.parametrize("request_size", [10, 2_000_000])
+async def test_a_reply_that_is_cut_is_no_longer_kept(request_size: int):
+    one = case(said("chat", "word " * 40_000).resized(400), inspect_size=1024 * 1024)
+    app = app_for(one)
+    ring, kept = app.observers.ring, []
+
+    async def looking(scope: Any, receive: Any, send: Any) -> None:
+        async def sends(message: Any) -> None:
+            await send(message)
+            if ring.exchanges["1"].is_final:
+                kept.append(send.__self__._entries)
+
+        await upstream(scope, receive, sends)
+
+    upstream, app.app = app.app, looking
+    await serve(app, evolve(one, upstream=None, ask=evolve(ASK, turns=(("user", "x" * request_size),))))
+    assert [line["type"] for line in ring.lines("1")] == ["exchange", "cut", "record"]
+    assert not ring.exchanges["1"]._log.entries
+    assert len(kept) > 100
+    assert not any(kept)
+
+
+@both
+@pytest.mark.parametrize("size", [20_000, 500_000])
+async def test_a_piece_that_is_refused_is_not_counted(size: int):
+    script = said("chat", "word " * 20_000).resized(size)
+    one = case(script, limits=LimitSettings(reply=1_000))
+    app = app_for(one)
+    await serve(app, one)
+    found = app.observers.ring.exchanges["1"]
+    assert found.size - found._log.origin.size < 10_000
 
 
 @pytest.mark.trio
