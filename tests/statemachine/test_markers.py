@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from statemachine.formats.compile import FormatTables, tables_of
 from statemachine.formats.markers import (
+    MANY,
     MarkerNode,
     Markers,
     literals,
@@ -183,6 +184,25 @@ def test_two_step_matching_agrees_with_a_single_expression(name: str) -> None:
         text = text[: random.randint(1, len(text))] + random.choice(["", "", " ", "x", "</", ">", "a:"])
         found, expected = markers.match(text, 0), once(text, 0)
         assert (found and (found.lastindex, found.end())) == (expected and (expected.lastindex, expected.end())), text
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_part_of_the_expression_matches_like_all_of_it(name: str) -> None:
+    root, random = SETS[name].root, Random(name)
+    whole = re.compile(root.complete_expression()).match
+    for _ in range(150):
+        text = spelling(random, root) + random.choice(["", " ", "x", "</"])
+        part = re.compile(root.complete_expression(text[:2])).match
+        found, expected = part(text), whole(text)
+        assert (found and (found.lastindex, found.end())) == (expected and (expected.lastindex, expected.end())), text
+
+
+def test_the_first_matches_among_many_markers_compile_only_a_part() -> None:
+    words = [f"<{chr(0x100 + n)}>" for n in range(MANY + 1)]
+    markers = Markers([(word, word) for word in words])
+    for text in (words[7], words[7][:2], "<x", *words, *words):
+        expected = "…" if text == words[7][:2] else text if text in words else None
+        assert value_at_start(markers, text) == expected
 
 
 def test_two_threads_get_the_same_scanner(monkeypatch: pytest.MonkeyPatch) -> None:
