@@ -238,7 +238,7 @@ def inspector() -> dict[str, Value]:
 MEASUREMENTS: Final[Mapping[str, tuple[Callable[[], dict[str, Value]], bool, int]]] = {
     "text": (whole_replies("text"), True, 3),
     "arguments": (whole_replies("arguments"), True, 3),
-    "request": (requests, True, 3),
+    "request": (requests, True, 9),
     "first": (first_bytes, True, 3),
     "first requests": (first_requests, True, 9),
     "tools": (new_tools, False, 3),
