@@ -92,11 +92,9 @@ match_rest = re.compile(r".*\Z", re.DOTALL).match
 
 
 MANY: Final = 32
-"""Number of markers above which the first matches compile only a part of the expression. The default formats have 338
+"""Number of markers above which the first match compiles only a part of the expression. The default formats have 338
 markers: compiling all of them takes 7.7 ms, and those that begin with `<t` 2.7 ms.
 """
-FEW: Final = 2
-"""Number of these matches. A process that reads more text is better off with the complete expression."""
 
 
 class MarkerNode:
@@ -236,7 +234,7 @@ class Markers(Generic[T]):
         ValueError: without `shortest`, two markers are equal, or one begins with another.
     """
 
-    __slots__ = ("_ambiguous", "_few", "_whole", "root", "values")
+    __slots__ = ("_ambiguous", "_whole", "root", "values")
 
     def __init__(self, markers: Iterable[tuple[str, T]], *, any_case: bool = False, shortest: bool = False) -> None:
         self.root = MarkerNode()
@@ -260,8 +258,6 @@ class Markers(Generic[T]):
         # Groups are numbered in the order of the finished expression, so the values are sorted the same way.
         self.values: list[T] = [by_node[node] for node in end_nodes(self.root)]
         self._whole: Callable[[str, int], Match[str] | None] = self._first_match
-        self._few = FEW if len(self.values) > MANY else 0
-        """Number of matches left that compile only a part of the expression."""
         self._ambiguous = False
         """Whether text that is cut off inside one marker may also match a later marker."""
 
@@ -276,7 +272,7 @@ class Markers(Generic[T]):
 
     def compile(self) -> None:
         """Compile the expression. Without this call, that happens once text begins like a marker (among many markers,
-        for the third time), because many sets are used only as parts of a larger expression.
+        for the second time), because many sets are used only as parts of a larger expression.
         """
         self._ambiguous = self.root.is_ambiguous()
         self._whole = re.compile(self.root.complete_expression() if self.root.next else NEVER).match
@@ -285,17 +281,23 @@ class Markers(Generic[T]):
         heads = [first_characters(atom) for atom in self.root.next]
         if all(heads):
             self._ambiguous = self.root.is_ambiguous()
-            self._whole = partial(self._match_begun, re.compile(f"[{''.join(heads)}]" if heads else NEVER).match)
+            begins = re.compile(f"[{''.join(heads)}]" if heads else NEVER).match
+            self._whole = partial(self._match_begun, begins, len(self.values) > MANY)
         else:
             self.compile()
         return self._whole(text, at)
 
-    def _match_begun(self, begins: Callable[[str, int], Match[str] | None], text: str, at: int) -> Match[str] | None:
+    def _match_begun(
+        self, begins: Callable[[str, int], Match[str] | None], part: bool, text: str, at: int
+    ) -> Match[str] | None:
+        """Match text that begins like a marker, and compile the expression or, if `part` is true, what can match here.
+        The next match then compiles all of it.
+        """
         if begins(text, at) is None:
             return None
         begin = text[at : at + 2]
-        if self._few and len(begin) == 2:
-            self._few -= 1
+        if part and len(begin) == 2:
+            self._whole = partial(self._match_begun, begins, False)
             return re.compile(self.root.complete_expression(begin)).match(text, at)
         self.compile()
         return self._whole(text, at)

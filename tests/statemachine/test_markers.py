@@ -197,7 +197,7 @@ def test_a_part_of_the_expression_matches_like_all_of_it(name: str) -> None:
         assert (found and (found.lastindex, found.end())) == (expected and (expected.lastindex, expected.end())), text
 
 
-def test_the_first_matches_among_many_markers_compile_only_a_part() -> None:
+def test_the_first_match_among_many_markers_compiles_only_a_part() -> None:
     words = [f"<{chr(0x100 + n)}>" for n in range(MANY + 1)]
     markers = Markers([(word, word) for word in words])
     for text in (words[7], words[7][:2], "<x", *words, *words):
